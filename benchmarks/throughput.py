@@ -2,10 +2,12 @@
 
     python benchmarks/throughput.py --num-samples 10 100
     python benchmarks/throughput.py --device cuda --num-samples 100 1000
+    python benchmarks/throughput.py --threads
 
 Scores documents of the embedded world, or of ``--data``, once to warm up and once to
 measure. On a GPU it prints seconds and the peak of its memory, on a processor CPU
-seconds.
+seconds. ``--threads`` prints what LSTMs of several sizes take by one thread over two,
+in turns, by the clock: above 1 a second thread is worth something.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import itertools
 import os
 import platform
+import statistics
 import time
 from pathlib import Path
 
@@ -51,6 +54,29 @@ def measure(
     return f"{words:8,} words  {spent:8.2f} s  {words / spent:10.1f} words/s{memory}"
 
 
+def threads(rounds: int = 9) -> None:
+    """Print how much a second thread gains, an LSTM's size a line."""
+    print("| weights | one text | 64 texts |\n|---|---|---|")
+    for width in (32, 128, 256, 512, 1024):
+        lstm = torch.nn.LSTM(width, width, batch_first=True)
+        words = torch.nn.Linear(width, 5000)
+        weights = sum(
+            each.numel() for each in (*lstm.parameters(), *words.parameters())
+        )
+        gains = []
+        for num_texts in (1, 64):
+            inputs = torch.randn(num_texts, 30, width)
+            took: dict[int, list[float]] = {1: [], 2: []}
+            with torch.inference_mode():
+                for number in [1, 2] * rounds:
+                    torch.set_num_threads(number)
+                    begun = time.perf_counter()
+                    words(lstm(inputs)[0]).log_softmax(-1)
+                    took[number].append(time.perf_counter() - begun)
+            gains.append(statistics.median(took[1]) / statistics.median(took[2]))
+        print(f"| {weights:,} | {gains[0]:.2f} | {gains[1]:.2f} |", flush=True)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -60,7 +86,10 @@ def main() -> None:
     parser.add_argument("--num-samples", type=int, nargs="+", default=[100])
     parser.add_argument("--estimator", nargs="+", default=["is", "mixed"])
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--threads", action="store_true", help="one over two")
     args = parser.parse_args()
+    if args.threads:
+        return threads()
 
     if args.data is None:
         texts = demo_texts("test")[: args.texts]

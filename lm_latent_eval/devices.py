@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -163,8 +164,32 @@ SCORES = 1 << 25
 """Scores (rows x tokens x vocabulary) of a network held at a time."""
 MOST_ROWS = 64
 """Rows read together by default."""
+FEW_WEIGHTS = 2_000_000
+"""Weights of a network that a second thread makes slower, by
+``benchmarks/throughput.py --threads``."""
 
 logger = logging.getLogger(__name__)
+
+
+def use_one_thread(model: object, device: torch.device) -> None:
+    """Compute a small network on one processor by one thread, and say so.
+
+    Threads that wait for each other keep the processor busy. With operations as small
+    as these they gain nothing, and cost many times the work on a busy machine. A number
+    of threads that the environment names is left alone.
+    """
+    if device.type != "cpu" or {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & {*os.environ}:
+        return
+    if not isinstance(model, nn.Module) or torch.get_num_threads() == 1:
+        return
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    if weights < FEW_WEIGHTS:
+        torch.set_num_threads(1)
+        logger.info(
+            "one thread: a network of %s weights gains nothing by more "
+            "(OMP_NUM_THREADS sets another number)",
+            f"{weights:,}",
+        )
 
 
 def out_of_memory(err: Exception) -> bool:

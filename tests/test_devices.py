@@ -27,6 +27,7 @@ from lm_latent_eval.devices import (
     moved,
     sent_uniforms,
     shared_type,
+    use_one_thread,
     widened,
 )
 from lm_latent_eval.estimators import log_evidence
@@ -445,6 +446,28 @@ def main() -> None:
         print(name, work.num_launches, work.waits.most_common(3), flush=True)
         lines.append(f'"{name}": [{work.num_launches}, {work.num_waits}]')
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+@pytest.fixture
+def two_threads(monkeypatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "width, chosen, threads", [(8, False, 1), (2000, False, 2), (8, True, 2)]
+)
+def test_a_small_network_has_one_thread_where_nobody_chose(
+    width, chosen, threads, two_threads, monkeypatch
+):
+    if chosen:
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    use_one_thread(torch.nn.Linear(width, width), torch.device("cpu"))
+    assert torch.get_num_threads() == threads
 
 
 if __name__ == "__main__":

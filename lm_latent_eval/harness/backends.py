@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lm_latent_eval.demo import CHECKPOINT
+from lm_latent_eval.devices import use_one_thread
 from lm_latent_eval.harness.backend import LM_EVAL_DEVICE, Backend
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.models import without_prefix
@@ -99,6 +100,7 @@ class Latent(Backend):
             dtype=parse_dtype(dtype),
             device=where,
         )
+        use_one_thread(self.checkpoint, where)
         scorer = scorer_of(
             self.checkpoint,
             options,
