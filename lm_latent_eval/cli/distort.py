@@ -31,8 +31,8 @@ def _add_sample(steps: Commands) -> None:
     sample = steps.add_parser(
         "sample",
         help="draw sequences with their log-probabilities",
-        description="Writes Arrow shards of token ids with their log-probabilities in "
-        "nats. An interrupted run goes on where it was.",
+        description="Writes an Arrow file of token ids with their log-probabilities in "
+        "nats.",
         example="lm-latent-eval distort sample --language agreement "
         "--num-sequences 1000 --output corpus",
     )
@@ -42,7 +42,7 @@ def _add_sample(steps: Commands) -> None:
         help="agreement, a grammar in a JSON file, a causal LM, or one of our models "
         "(rnng, lstm): a directory or a repository of the hub",
     )
-    sample.add_argument("--output", type=Path, required=True, help="folder of shards")
+    sample.add_argument("--output", type=Path, required=True, help="folder, made anew")
     sample.add_argument("--num-sequences", type=int, required=True, metavar="N")
     sample.add_argument(
         "--first",

@@ -1,31 +1,29 @@
 """Corpora: sequences of a language on disk, with their log-probabilities.
 
-A folder holds ``settings.json`` (all that the sequences depend on), what the language
-saves (tokenizer, grammar) and Arrow files ``shards/00000.arrow``, ... of one row a
-sequence:
+A folder holds ``settings.json`` (all that the sequences depend on; written last), what
+the language saves (tokenizer, grammar) and ``sequences.arrow``, one row a sequence:
 
     index   int64          number of the sequence under the seed
     ids     list of int32  its tokens, the end included
     ended   bool           whether it has an end; else it was cut at the maximum length
     log_p   float64        nats under the language; of a cut one, that of its beginning
-
-A shard has its name when it is whole, and an interrupted run goes on with the next.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 import torch
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
@@ -35,10 +33,10 @@ from lm_latent_eval.distortion.languages.language import (
     Sample,
     load_tokenizer,
 )
-from lm_latent_eval.files import replacing
-from lm_latent_eval.ledger.files import SETTINGS_FILE, going_on, read
-from lm_latent_eval.ledger.settings import Settings
+from lm_latent_eval.files import replacing, write_text
+from lm_latent_eval.ledger.settings import Settings, refuse_others
 from lm_latent_eval.options import whole
+from lm_latent_eval.text.files import read_json
 
 SCHEMA = pa.schema(
     {
@@ -48,8 +46,7 @@ SCHEMA = pa.schema(
         "log_p": pa.float64(),
     }
 )
-KIND = "corpus"
-SHARDS = "shards"
+SETTINGS_FILE, SEQUENCES_FILE = "settings.json", "sequences.arrow"
 _ROWS_AT_ONCE = 1024
 """Sequences drawn and written together."""
 
@@ -79,10 +76,9 @@ class Corpus:
         seed: int = 0,
         first: int = 0,
         max_length: int = 128,
-        shard_size: int = 10_000,
         quiet: bool = False,
     ) -> Self:
-        """Draw a corpus, or what is still missing of it.
+        """Draw a corpus, unless it is there.
 
         Args:
             language: Distribution of the sequences.
@@ -91,16 +87,15 @@ class Corpus:
             seed: Seed of the random numbers.
             first: Number of the first sequence.
             max_length: Maximum tokens of a sequence, its end included.
-            shard_size: Sequences a file.
             quiet: Show no progress bar.
 
         Raises:
-            ValueError: If a setting is impossible, or the directory is of others.
+            ValueError: If a setting is impossible, or the directory has a corpus of
+                other settings.
         """
         whole("max_length", max_length, 1)
         whole("num_sequences", num_sequences, 1)
         whole("first", first, 0, 2**63 - 1 - num_sequences)  # int64, see above
-        whole("shard_size", shard_size, 1)
         settings = {
             "lm_latent_eval": lm_latent_eval.__version__,
             "language": language.settings(),
@@ -111,52 +106,46 @@ class Corpus:
             "first": first,
             "num_sequences": num_sequences,
             "max_length": max_length,
-            "shard_size": shard_size,
         }
         corpus = cls(Path(directory), settings)
-        if not (corpus.directory / SETTINGS_FILE).exists():
-            corpus._drawn(language, corpus.indices[:1])  # an error leaves no folder
-        with going_on(corpus.directory, settings, KIND, "whole shards"):
-            if not (corpus.directory / SHARDS).exists():
-                language.save(corpus.directory)
-                (corpus.directory / SHARDS).mkdir()
-            with tqdm(
-                total=num_sequences, unit=" sequences", leave=False, disable=quiet
-            ) as bar:
-                for path, indices in corpus.shards():
-                    if _is_whole(path, indices):
-                        bar.update(len(indices))
-                    else:
-                        corpus._write(path, indices, language, bar)
+        if (corpus.directory / SETTINGS_FILE).exists():
+            there = cls.open(directory).settings
+            refuse_others(corpus.directory, there, settings, "corpus")
+        else:
+            corpus._write(language, quiet)
         return corpus
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Open a folder whose shards are all there.
+        """Open a folder.
 
         Raises:
-            ValueError: If it is of something else, or a shard is missing or cut short.
+            ValueError: If it is of something else, or its sequences are not those that
+                it names.
         """
-        corpus = cls(Path(directory), read(Path(directory), KIND))
-        settings = corpus.settings
+        directory = Path(directory)
+        path = directory / SETTINGS_FILE
         try:
-            whole("first", settings.get("first"), 0)
-            for name in ("num_sequences", "shard_size", "vocab_size", "max_length"):
+            settings = read_json(path)
+            for name in ("num_sequences", "vocab_size", "max_length"):
                 whole(name, settings.get(name), 1)
-            for name in ("language", "seed", "begin_id", "end_id"):
+            for name in ("language", "seed", "first", "begin_id", "end_id"):
                 if name not in settings:
                     raise ValueError(f"it names no {name}")
-        except ValueError as err:
+        except FileNotFoundError as err:
+            raise ValueError(f"{path} is missing: no corpus is there") from err
+        except (OSError, ValueError, AttributeError) as err:
+            raise ValueError(f"{path} is not the settings of a corpus ({err})") from err
+        corpus, data = cls(directory, settings), directory / SEQUENCES_FILE
+        try:
+            numbers = corpus._table["index"]
+        except (OSError, pa.ArrowInvalid, KeyError) as err:
+            raise ValueError(f"{data} is missing or damaged ({err})") from err
+        if len(numbers) != corpus.num_sequences:
             raise ValueError(
-                f"{corpus.directory / SETTINGS_FILE} is not the settings of a {KIND} "
-                f"({err})"
-            ) from err
-        for path, indices in corpus.shards():
-            if not _is_whole(path, indices):
-                raise ValueError(
-                    f"{path} is missing or cut short: draw the corpus again with the "
-                    "same settings, which goes on where it was"
-                )
+                f"{data} has {len(numbers)} sequences, and {path} names "
+                f"{corpus.num_sequences}: draw the corpus again"
+            )
         return corpus
 
     @property
@@ -182,13 +171,6 @@ class Corpus:
         first = int(self.settings["first"])
         return range(first, first + self.num_sequences)
 
-    def shards(self) -> Iterator[tuple[Path, range]]:
-        """Iterate over the files and the numbers of their sequences, in order."""
-        size = int(self.settings["shard_size"])
-        for number, start in enumerate(range(0, self.num_sequences, size)):
-            path = self.directory / SHARDS / f"{number:05}.arrow"
-            yield path, self.indices[start : start + size]
-
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """Load what decodes the ids; None where the language came without."""
         return load_tokenizer(self.directory)
@@ -202,8 +184,7 @@ class Corpus:
 
     def dataset(self) -> Dataset:
         """Return all rows, memory-mapped."""
-        parts = [Dataset.from_file(str(path)) for path, _ in self.shards()]
-        return concatenate_datasets(parts)
+        return Dataset.from_file(str(self.directory / SEQUENCES_FILE))
 
     def read(self, indices: range) -> Sample:
         """Return sequences by their numbers, as they were drawn."""
@@ -216,46 +197,43 @@ class Corpus:
     def _table(self) -> Dataset:
         return self.dataset().with_format("arrow")
 
-    def _write(self, path: Path, indices: range, language: Language, bar: Any) -> None:
-        """Write a shard; the file has its name when all rows are there."""
+    def _write(self, language: Language, quiet: bool) -> None:
+        """Draw and write the sequences, then the settings."""
+        batches = self._drawn(language)
+        first = next(batches)  # a first error leaves no folder
+        self.directory.mkdir(parents=True, exist_ok=True)
+        language.save(self.directory)
         with (
-            replacing(path) as partial,
+            tqdm(
+                total=self.num_sequences, unit=" sequences", leave=False, disable=quiet
+            ) as bar,
+            replacing(self.directory / SEQUENCES_FILE) as partial,
             pa.OSFile(str(partial), "wb") as file,
             pa.ipc.new_stream(file, SCHEMA) as stream,
         ):
-            for start in range(0, len(indices), _ROWS_AT_ONCE):
-                some = indices[start : start + _ROWS_AT_ONCE]
-                stream.write_batch(self._drawn(language, some))
-                bar.update(len(some))
+            for batch in chain([first], batches):
+                stream.write_batch(batch)
+                bar.update(len(batch))
+        text = json.dumps(self.settings, indent=2)
+        write_text(self.directory / SETTINGS_FILE, text + "\n")
 
-    def _drawn(self, language: Language, indices: range) -> pa.RecordBatch:
-        sample = language.sample(self.settings["seed"], indices, self.max_length)
-        wrong = (~sample.log_p.isfinite()).nonzero()[:, 0].tolist()
-        if wrong:
-            raise ValueError(
-                f"sequence {indices[wrong[0]]} was drawn, but its log-probability is "
-                f"{sample.log_p[wrong[0]].item()}"
-            )
-        columns = {
-            "index": list(indices),
-            "ids": sample.sequences,
-            "ended": [ids[-1] == self.end_id for ids in sample.sequences],
-            "log_p": sample.log_p.tolist(),
-        }
-        return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
-
-
-def _is_whole(path: Path, indices: range) -> bool:
-    """Whether every row of a shard is there and can be read."""
-    try:
-        with pa.memory_map(str(path)) as file:
-            table = pa.ipc.open_stream(file).read_all()
-    except (OSError, pa.ArrowInvalid):
-        return False
-    # The size of the file bounds what is compared, whatever its settings say.
-    if table.schema != SCHEMA or len(table) != indices.stop - indices.start:
-        return False
-    return np.array_equal(table["index"].to_numpy(), np.array(indices))
+    def _drawn(self, language: Language) -> Iterator[pa.RecordBatch]:
+        for start in range(0, self.num_sequences, _ROWS_AT_ONCE):
+            indices = self.indices[start : start + _ROWS_AT_ONCE]
+            sample = language.sample(self.settings["seed"], indices, self.max_length)
+            wrong = (~sample.log_p.isfinite()).nonzero()[:, 0].tolist()
+            if wrong:
+                raise ValueError(
+                    f"sequence {indices[wrong[0]]} was drawn, but its log-probability "
+                    f"is {sample.log_p[wrong[0]].item()}"
+                )
+            columns = {
+                "index": list(indices),
+                "ids": sample.sequences,
+                "ended": [ids[-1] == self.end_id for ids in sample.sequences],
+                "log_p": sample.log_p.tolist(),
+            }
+            yield pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
 class End(StrEnum):

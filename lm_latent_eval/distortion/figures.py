@@ -14,17 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from lm_latent_eval.distortion.measure import Measured
-from lm_latent_eval.distortion.statistics import (
-    ErrorBin,
-    ErrorCell,
-    ErrorCurve,
-    ErrorMap,
-    JointHistogram,
-    LengthError,
-    LengthErrors,
-)
+from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
 from lm_latent_eval.distortion.statistics.bins import FEWEST
 from lm_latent_eval.report import figures
 
@@ -63,7 +56,7 @@ def draw_page(path: Path, found: Mapping[str, Measured]) -> None:
         ModuleNotFoundError: If matplotlib is missing; says how to install it.
     """
     rows = ["histogram", "curve", "lengths"]
-    rows += ["map"] * any(each.map for each in found.values())
+    rows += ["map"] * any(each.map is not None for each in found.values())
     width, height = PANEL[0] * len(found) + 0.6, PANEL[1] * len(rows) + 0.4
     with figures.page(path, width=max(width, 5.0), height=height) as figure:
         grid = figure.subplots(len(rows), len(found), squeeze=False, sharey="row")
@@ -77,7 +70,7 @@ def draw_page(path: Path, found: Mapping[str, Measured]) -> None:
         for ax, each in zip(panels["lengths"], found.values(), strict=True):
             plot_lengths(ax, each.lengths)
         for ax, each in zip(panels.get("map", ()), found.values(), strict=False):
-            if each.map:
+            if each.map is not None:
                 plot_map(ax, each.map)
         for row in ("curve", "lengths"):
             panels[row][0].set_ylabel(ERROR)
@@ -148,14 +141,14 @@ def plot_curves(ax: Axes, curve: ErrorCurve | None, random: ErrorCurve | None) -
     ):
         if each is None:
             continue
-        x = [found.mean_true_log_p for found in each.bins]
-        plot_band(ax, x, each.bins, color=color, label=name)
+        bins = pd.DataFrame(each.bins)
+        plot_band(ax, bins.mean_true_log_p, bins, color=color, label=name)
         if each.estimator_bias < 0:
             ax.plot(
-                x,
-                [found.mean_error - found.estimator_bias for found in each.bins],
+                bins.mean_true_log_p,
+                bins.mean_error - bins.estimator_bias,
                 "--",
-                marker="D" if len(x) == 1 else "",
+                marker="D" if len(bins) == 1 else "",
                 color=ORANGE,
                 linewidth=1,
                 label="corrected to second order",
@@ -164,17 +157,16 @@ def plot_curves(ax: Axes, curve: ErrorCurve | None, random: ErrorCurve | None) -
     ax.set_xlabel(TRUTH)
 
 
-def plot_lengths(ax: Axes, errors: LengthErrors | None) -> None:
+def plot_lengths(ax: Axes, errors: pd.DataFrame) -> None:
     """Draw the mean error of each length, and what its number of tokens explains."""
     from matplotlib.ticker import MaxNLocator
 
-    if errors:
-        lengths = [each.num_tokens for each in errors.lengths]
-        plot_band(ax, lengths, errors.lengths, color=BLUE, label=None)
+    if len(errors):
+        plot_band(ax, errors.num_tokens, errors, color=BLUE, label=None)
         ax.plot(
-            lengths,
-            [each.expected for each in errors.lengths],
-            "-" if len(lengths) > 1 else "D",
+            errors.num_tokens,
+            errors.expected,
+            "-" if len(errors) > 1 else "D",
             color="black",
             label="expected (length × mean error a token)",
         )
@@ -184,21 +176,15 @@ def plot_lengths(ax: Axes, errors: LengthErrors | None) -> None:
 
 
 def plot_band(
-    ax: Axes,
-    x: Sequence[float],
-    errors: Sequence[ErrorBin | LengthError],
-    *,
-    color: str,
-    label: str | None,
+    ax: Axes, x: pd.Series, errors: pd.DataFrame, *, color: str, label: str | None
 ) -> None:
     """Draw mean errors in their band, which the legend names; one becomes a dot."""
     alone = len(x) == 1
-    middle = [each.mean_error for each in errors]
-    ax.plot(x, middle, "o" if alone else "-", color=color, label=label)
+    ax.plot(x, errors.mean_error, "o" if alone else "-", color=color, label=label)
     ax.fill_between(
         x,
-        [each.lower for each in errors],
-        [each.upper for each in errors],
+        errors.lower,
+        errors.upper,
         color=color,
         alpha=0.25,
         linewidth=2 if alone else 0,
@@ -206,7 +192,7 @@ def plot_band(
     )
 
 
-def plot_map(ax: Axes, error_map: ErrorMap) -> QuadMesh:
+def plot_map(ax: Axes, cells: pd.DataFrame) -> QuadMesh:
     """Shade cells by mean error: blue over-, brown underestimates, white is right.
 
     Cells of ten sequences or fewer stay blank.
@@ -214,10 +200,9 @@ def plot_map(ax: Axes, error_map: ErrorMap) -> QuadMesh:
     from matplotlib.colors import AsinhNorm, LinearSegmentedColormap
     from matplotlib.ticker import MaxNLocator
 
-    cells = [cell for cell in error_map.cells if cell.count >= FEWEST]
-    limit = colour_limit(cells)
+    limit = colour_limit(cells[cells["count"] >= FEWEST])
     mesh = ax.pcolormesh(
-        *shaded(cells, error_map),
+        *shaded(cells),
         cmap=LinearSegmentedColormap.from_list(
             "error", ("#7f4a0c", "#ffffff", "#0b559f"), N=257
         ),
@@ -228,7 +213,6 @@ def plot_map(ax: Axes, error_map: ErrorMap) -> QuadMesh:
         mesh,
         cax=ax.inset_axes(BESIDE),
         extend="both",
-        ticks=colour_ticks(limit),
         format="{x:g}",
         label=ERROR + "\ngrey: at most 10 sequences",
     )
@@ -241,52 +225,39 @@ def plot_map(ax: Axes, error_map: ErrorMap) -> QuadMesh:
     return mesh
 
 
-def shaded(
-    cells: Sequence[ErrorCell], error_map: ErrorMap
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return cells to be shaded as rows of equal perturbation; others are NaN.
+def shaded(cells: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, pd.DataFrame]:
+    """Return mean errors of cells as rows of equal perturbation; others are NaN.
 
     Returns:
         Edges of log p_L (C + 1,), edges of perturbations (R + 1,), errors (R, C).
     """
-    edits = [row.edits for row in error_map.rows]
-    width = error_map.width
-    left = min((cell.lowest for cell in cells), default=-width)
-    right = max((cell.highest for cell in cells), default=0.0)
-    columns, lines = round((right - left) / width), max(edits) - min(edits) + 1
-    values = np.full((lines, columns), np.nan)
-    for cell in cells:
-        column = round((cell.lowest - left) / width)
-        values[cell.edits - min(edits), column] = cell.mean_error
-    x = left + width * np.arange(columns + 1)
-    return x, min(edits) - 0.5 + np.arange(lines + 1), values
+    if cells.empty:
+        return np.array([-1.0, 0.0]), np.array([-0.5, 0.5]), pd.DataFrame([[np.nan]])
+    width = cells.highest[0] - cells.lowest[0]
+    cells = cells.assign(column=(cells.lowest / width).round().astype(int))
+    known = cells.mean_error.where(cells["count"] >= FEWEST)
+    columns = np.arange(cells.column.min(), cells.column.max() + 1)
+    rows = np.arange(cells.edits.min(), cells.edits.max() + 1)
+    values = cells.assign(mean_error=known).pivot(
+        index="edits", columns="column", values="mean_error"
+    )
+    x = width * np.append(columns, columns[-1] + 1)
+    y = np.append(rows, rows[-1] + 1) - 0.5
+    return x, y, values.reindex(index=rows, columns=columns)
 
 
-def colour_limit(cells: Sequence[ErrorCell]) -> float:
+def colour_limit(cells: pd.DataFrame) -> float:
     """Return how far from 0 the colours reach: far enough for most of the sequences.
 
     The least absolute mean error that bounds those of cells with 98 % of the sequences;
     1 where that is 0 or there are no cells, so that there is a scale.
     """
-    if not cells:
+    if cells.empty:
         return 1.0
-    ordered = sorted(cells, key=lambda cell: abs(cell.mean_error))
-    running = np.cumsum([cell.count for cell in ordered])
+    ordered = cells.assign(error=cells.mean_error.abs()).sort_values("error")
+    running = ordered["count"].cumsum().to_numpy()
     place = int(np.searchsorted(running, MIDST * running[-1]))
-    return abs(ordered[place].mean_error) or 1.0
-
-
-def colour_ticks(limit: float) -> list[float]:
-    """Return round errors to mark: 0 and those that differ in colour up to the limit.
-
-    Example:
-        >>> colour_ticks(60.0)
-        [-50.0, -20.0, -10.0, 0.0, 10.0, 20.0, 50.0]
-    """
-    decade = 10.0 ** np.floor(np.log10(LINEAR * limit))
-    steps = decade * np.outer((1, 10, 100), (1, 2, 5)).ravel()
-    marked = [step for step in steps.tolist() if LINEAR * limit <= step <= limit]
-    return [*(-step for step in reversed(marked)), 0.0, *marked]
+    return float(ordered.error.iloc[place]) or 1.0
 
 
 def legend(figure: Figure) -> None:

@@ -30,16 +30,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from lm_latent_eval.distortion.corpus import Corpus
-from lm_latent_eval.distortion.edits import LANGUAGE, RANDOM, Altered
+from lm_latent_eval.distortion.edits import LANGUAGE, PERTURBED, RANDOM, Altered
 from lm_latent_eval.distortion.learners import Learner
-from lm_latent_eval.distortion.statistics import (
-    ErrorCurve,
-    ErrorMap,
-    JointHistogram,
-    LengthErrors,
-)
+from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
 from lm_latent_eval.distortion.statistics.bins import FEWEST, Bins
-from lm_latent_eval.estimators import Bound, perplexity
+from lm_latent_eval.estimators import Bound, bootstrap_interval, perplexity
 from lm_latent_eval.files import replacing, write_text
 from lm_latent_eval.ledger.settings import plain
 from lm_latent_eval.options import whole
@@ -142,6 +137,11 @@ class Errors:
         return cls(rows, int(impossible.sum()), int(ruled_out.sum()))
 
     @property
+    def errors(self) -> pd.Series:
+        """Error of each sequence, nats; below 0 the model underestimates it."""
+        return self.rows.model_log_p - self.rows.true_log_p
+
+    @property
     def both(self) -> tuple[Tensor, Tensor]:
         """True and model log-probabilities, nats, (N,)."""
         return column(self.rows, "true_log_p"), column(self.rows, "model_log_p")
@@ -211,10 +211,11 @@ class Measured:
     random: ErrorCurve | None
     """Mean error of random sequences by true log-probability."""
     histogram: JointHistogram | None
-    lengths: LengthErrors | None
-    """Mean error by length; None if no length has more than ten sequences."""
-    map: ErrorMap | None
-    """Mean error by rarity and perturbations; None if none were perturbed."""
+    lengths: pd.DataFrame
+    """Mean error by length; see :func:`errors_by_length`."""
+    map: pd.DataFrame | None
+    """Mean error by rarity and perturbations; see :func:`error_map`. None if none were
+    perturbed."""
     summaries: tuple[dict[str, Any], ...]
     """Row of the table for each kind of sequences."""
 
@@ -240,8 +241,10 @@ class Measured:
             histogram=JointHistogram.of(*language.both, num_bins=num_bins)
             if len(language.rows)
             else None,
-            lengths=_lengths(language.rows),
-            map=_map(scores[scores.kind != RANDOM]),
+            lengths=errors_by_length(language),
+            map=error_map(scores[scores.kind != RANDOM])
+            if (scores.kind == PERTURBED).any()
+            else None,
             summaries=tuple(
                 {"kind": kind, "edits": edits, **errors.summary(learner.bound)}
                 for (kind, edits), errors in groups.items()
@@ -249,28 +252,63 @@ class Measured:
         )
 
 
-def _lengths(rows: pd.DataFrame) -> LengthErrors | None:
-    if not len(rows) or rows.num_tokens.value_counts().max() < FEWEST:
-        return None
-    return LengthErrors.of(
-        column(rows, "true_log_p"),
-        column(rows, "model_log_p"),
-        column(rows, "num_tokens"),
-        estimated=bool((rows.stderr > 0).any()),
-    )
+def errors_by_length(found: Errors) -> pd.DataFrame:
+    """Return mean errors by length, observed and expected from errors a token.
+
+        observed(n) = mean of error(x) over the sequences with |x| = n
+        expected(n) = n * e,    e = mean over all x of error(x) / |x|
+
+    Only of lengths that more than ten sequences have. The comparison is a fair test of
+    errors that grow in proportion to length, and no decomposition where they do not: e
+    counts a token of a short sequence for more than one of a long sequence, so that the
+    two need not agree even in total.
+
+    Symbols: |x| -> ``num_tokens``, the end included.
+    Source: LeBrun, Sordoni and O'Donnell (2022), appendix A.1.5 and figure 12.
+
+    Returns:
+        ``num_tokens``, ``count``, ``mean_error`` with the ends ``lower`` and ``upper``
+        of its bootstrap interval, and ``expected``; nats.
+    """
+    length, lines = found.rows.num_tokens, []
+    token_error = (found.errors / length).mean()
+    for num_tokens, errors in found.errors.groupby(length):
+        if len(errors) >= FEWEST:
+            values = torch.from_numpy(errors.to_numpy(copy=True))
+            ends = bootstrap_interval(values, seed=(0, num_tokens))
+            expected = num_tokens * token_error
+            lines.append((num_tokens, len(errors), errors.mean(), *ends, expected))
+    columns = ["num_tokens", "count", "mean_error", "lower", "upper", "expected"]
+    return pd.DataFrame(lines, columns=columns)
 
 
-def _map(rows: pd.DataFrame) -> ErrorMap | None:
-    if not (rows.edits > 0).any():
-        return None
-    finite = rows.true_log_p[np.isfinite(rows.true_log_p)]
-    extent = finite.max() - finite.min() if len(finite) else 1.0
-    return ErrorMap.of(
-        column(rows, "true_log_p"),
-        column(rows, "model_log_p"),
-        column(rows, "edits"),
-        width=_round_width(extent / MAP_COLUMNS),
-        estimated=bool((rows.stderr > 0).any()),
+def error_map(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return mean errors by true log-probability and number of perturbations.
+
+        m[e][k] = mean of error(x) over the sequences x, perturbed e times, with
+                  k * width <= log p_L(x) < (k + 1) * width
+
+    over the finite errors; the width is round, and makes 60 ranges or somewhat fewer.
+
+    Source: LeBrun, Sordoni and O'Donnell (2022), section 4.4 and figure 5.
+
+    Returns:
+        ``edits``, ``lowest`` and ``highest`` (the range), ``count``, ``mean_error``;
+        nats.
+    """
+    found = Errors.of(scores)
+    true_log_p, edits = found.rows.true_log_p, found.rows.edits
+    width = _round_width(np.ptp(true_log_p) / MAP_COLUMNS if len(true_log_p) else 1)
+    k = np.floor(true_log_p / width).rename("k")
+    cells = found.errors.groupby([edits, k]).agg(["size", "mean"]).reset_index()
+    return pd.DataFrame(
+        {
+            "edits": cells.edits,
+            "lowest": cells.k * width,
+            "highest": (cells.k + 1) * width,
+            "count": cells["size"],
+            "mean_error": cells["mean"],
+        }
     )
 
 
@@ -330,6 +368,16 @@ def write(
     for name, rows in (("scores", every), ("table", table(found))):
         with replacing(output / f"{name}.csv") as partial:
             rows.to_csv(partial, index=False)
-    numbers = plain({name: asdict(each) for name, each in found.items()})
+    numbers = plain(
+        {name: asdict(each, dict_factory=_records) for name, each in found.items()}
+    )
     text = json.dumps(numbers, indent=1, allow_nan=False)
     write_text(output / "numbers.json", text + "\n")
+
+
+def _records(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return fields by name, tables as their rows."""
+    return {
+        name: value.to_dict("records") if isinstance(value, pd.DataFrame) else value
+        for name, value in fields
+    }

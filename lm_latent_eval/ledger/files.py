@@ -1,4 +1,4 @@
-"""Locks of outputs, folders with their settings, and checkpoints of training."""
+"""Locks of outputs, and checkpoints of training."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lm_latent_eval.files import regular, replacing, resolved, write_text
-from lm_latent_eval.ledger.settings import Settings, parsed, refuse_others
+from lm_latent_eval.files import replacing, resolved
+from lm_latent_eval.ledger.settings import Settings
 
 LOCK_FILE = ".lock"
 
@@ -96,54 +96,6 @@ def writing(output: Path | None) -> Iterator[None]:
 def lock_of(path: Path) -> Path:
     """Return the lock of a file or folder, beside it."""
     return path.with_name(f".{path.name}.lock")
-
-
-SETTINGS_FILE = "settings.json"
-
-
-@contextmanager
-def going_on(
-    directory: Path, settings: Settings, kind: str, kept: str
-) -> Iterator[None]:
-    """Begin a folder or go on with one, and let no other run write there.
-
-    Args:
-        directory: New, or of an interrupted run.
-        settings: What its files depend on.
-        kind: What the folder holds, for messages: "study", say.
-        kept: What an interrupted run leaves behind: "whole shards", say.
-
-    Raises:
-        BusyError: If another run is writing there.
-        ValueError: If the folder has other settings, or a file that is none.
-    """
-    with only_writer(directory, kept):
-        path = directory / SETTINGS_FILE
-        if path.exists():
-            refuse_others(directory, read(directory, kind), settings, kind)
-        else:
-            write_text(path, json.dumps(settings, indent=2) + "\n")
-        yield
-
-
-def read(directory: Path, kind: str, *, having: str | None = None) -> Settings:
-    """Read the settings of a folder.
-
-    Args:
-        directory: The folder.
-        kind: What it holds, for messages.
-        having: A name without which they are of something else.
-
-    Raises:
-        ValueError: If it has none.
-    """
-    path = directory / SETTINGS_FILE
-    try:
-        return parsed(regular(path).read_bytes(), having)
-    except FileNotFoundError as err:
-        raise ValueError(f"{path} is missing: no {kind} is there") from err
-    except (OSError, ValueError) as err:
-        raise ValueError(f"{path} is not the settings of a {kind} ({err})") from err
 
 
 @dataclass(frozen=True)

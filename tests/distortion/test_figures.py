@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lm_latent_eval.distortion import figures
-from lm_latent_eval.distortion.measure import Measured
-from lm_latent_eval.distortion.statistics import (
-    ErrorCurve,
-    ErrorMap,
-    JointHistogram,
-    LengthErrors,
+from lm_latent_eval.distortion import figures, measure
+from lm_latent_eval.distortion.measure import (
+    Errors,
+    Measured,
+    error_map,
+    errors_by_length,
 )
+from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.report.figures import drawable, labelled, legend, page
 
@@ -49,6 +50,12 @@ def around(x, bins):
     }
 
 
+def by_length():
+    lengths = torch.arange(40) // 13 + 1
+    columns = {"true_log_p": TRUE, "model_log_p": MODEL, "num_tokens": lengths}
+    return errors_by_length(Errors.of(pd.DataFrame(columns)))
+
+
 # -- lines ---------------------------------------------------------------------------
 
 
@@ -65,13 +72,12 @@ def test_curves_are_the_numbers():
 
 
 def test_lengths_are_the_numbers():
-    ax, found = axes(), LengthErrors.of(TRUE, MODEL, torch.arange(40) // 13 + 1)
+    ax, found = axes(), by_length()
     figures.plot_lengths(ax, found)
-    x = [each.num_tokens for each in found.lengths]
     observed, expected, _ = map(points, ax.lines)
-    assert observed == [*zip(x, [e.mean_error for e in found.lengths], strict=True)]
-    assert expected == [*zip(x, [e.expected for e in found.lengths], strict=True)]
-    assert corners(ax.collections[0]) == around(x, found.lengths)
+    assert observed == [*zip(found.num_tokens, found.mean_error, strict=True)]
+    assert expected == [*zip(found.num_tokens, found.expected, strict=True)]
+    assert corners(ax.collections[0]) == around(found.num_tokens, found.itertuples())
 
 
 def test_corrected_curves_lose_the_estimators_bias():
@@ -89,11 +95,10 @@ def test_corrected_curves_lose_the_estimators_bias():
 # -- maps ----------------------------------------------------------------------------
 
 
-def error_map(*groups):
-    """Return a map of width 10 of (edits, log p_L, log p_M, how many)."""
+def cells(*groups):
+    """Return a map of (edits, log p_L, log p_M, how many), in ranges of 10 nats."""
     rows = [group[:3] for group in groups for _ in range(group[3])]
-    edits, true, model = torch.tensor(rows, dtype=torch.float64).T
-    return ErrorMap.of(true, model, edits.long(), width=10.0)
+    return error_map(pd.DataFrame(rows, columns=["edits", "true_log_p", "model_log_p"]))
 
 
 GROUPS = (
@@ -104,9 +109,10 @@ GROUPS = (
 )
 
 
-def test_cells_are_where_their_numbers_say():
+def test_cells_are_where_their_numbers_say(monkeypatch):
+    monkeypatch.setattr(measure, "MAP_COLUMNS", 2)
     ax = axes()
-    mesh = figures.plot_map(ax, error_map(*GROUPS))
+    mesh = figures.plot_map(ax, cells(*GROUPS))
     shown = np.ma.filled(mesh.get_array(), np.nan)
     nan = math.nan
     expected = [[-5, nan, -3], [nan, nan, nan], [nan, nan, 4]]
@@ -124,7 +130,7 @@ def test_cells_are_where_their_numbers_say():
 
 @pytest.mark.parametrize("group", [(0, -15, -15, 11), (0, -math.inf, -3, 2)])
 def test_a_map_may_have_one_cell_or_none(group):
-    assert figures.plot_map(axes(), error_map(group)).get_clim() == (-1, 1)
+    assert figures.plot_map(axes(), cells(group)).get_clim() == (-1, 1)
 
 
 # -- histograms ----------------------------------------------------------------------
@@ -159,16 +165,15 @@ def test_truth_goes_right_and_the_model_up():
 
 
 def measured(map_of=None) -> Measured:
-    lengths = LengthErrors.of(TRUE, MODEL, torch.arange(40) // 13 + 1)
-    of = (curve(), curve(), curve(TRUE + 1), HISTOGRAM, lengths, map_of)
+    of = (curve(), curve(), curve(TRUE + 1), HISTOGRAM, by_length(), map_of)
     return Measured({}, Bound.EXACT, *of, ())
 
 
-NOTHING = Measured({}, Bound.EXACT, *[None] * 6, ())
+NOTHING = Measured({}, Bound.EXACT, *[None] * 4, by_length()[:0], None, ())
 PAGES = {
     "one": ({"one": measured()}, {"<!-- one -->"}),
     "a map": (
-        {"a $5 loaf": measured(error_map(*GROUPS)), "b": measured()},
+        {"a $5 loaf": measured(cells(*GROUPS)), "b": measured()},
         {"$5", "perturbations", "random sequences", "grey: at most 10 sequences"},
     ),
     "few": ({"few": NOTHING}, {"tokens of a sequence"}),

@@ -24,14 +24,17 @@ from lm_latent_eval.distortion.edits import (
 )
 from lm_latent_eval.distortion.languages.language import word_tokenizer
 from lm_latent_eval.distortion.languages.loading import language_of
-from lm_latent_eval.distortion.measure import Errors, Measured, score, shown, table
-from lm_latent_eval.distortion.statistics import (
-    ErrorCurve,
-    ErrorMap,
-    JointHistogram,
-    LengthErrors,
+from lm_latent_eval.distortion.measure import (
+    Errors,
+    Measured,
+    error_map,
+    errors_by_length,
+    score,
+    shown,
+    table,
 )
-from lm_latent_eval.estimators import Bound
+from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
+from lm_latent_eval.estimators import Bound, bootstrap_interval
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
 from tests.distortion.tiny import REGULAR, draw, gpt2, pcfg, regular
 from tests.means import normal, uniform
@@ -141,7 +144,6 @@ def test_statistics_are_those_of_the_columns():
     assert found.curve == ErrorCurve.of(TRUE, MODEL, num_bins=10)
     assert found.random == ErrorCurve.of(TRUE, TRUE + 1, num_bins=10)
     assert found.histogram == JointHistogram.of(TRUE, MODEL, num_bins=10)
-    assert found.lengths == LengthErrors.of(TRUE, MODEL, num_tokens)
     assert found.map is None
     tenths = ErrorCurve.of(TRUE, MODEL, bins="count", num_bins=10)
     assert found.tenths == tenths
@@ -179,14 +181,56 @@ def test_perturbed():
     model[8] = -torch.inf  # ruled out after two
     kinds = [LANGUAGE, PERTURBED, PERTURBED] * 100
     found = measured(scores(true, model, edits=edits, kind=kinds))
-    assert found.map == ErrorMap.of(true, model, edits, width=found.map.width)
-    finite = true[true > -math.inf]
-    columns = (finite.max() - finite.min()) / found.map.width
-    assert measure.MAP_COLUMNS / 2.5 <= columns <= measure.MAP_COLUMNS
+    assert found.map.equals(error_map(scores(true, model, edits=edits)))
     means = [row["mean_error"] for row in found.summaries]
     assert means == pytest.approx([-1, 0, 1], abs=1e-12)
     assert [row["impossible"] for row in found.summaries] == [0, 1, 0]
     assert [row["ruled_out"] for row in found.summaries] == [0, 0, 1]
+
+
+def test_cells_by_brute_force():
+    """With every kind of zero probability among the sequences, and edges of ranges."""
+    true, (never, out) = -60 * uniform(400, seed=0), uniform(2, 400, seed=3) < 0.2
+    true[::9] = true[::9].round()
+    model = (true + normal(400, seed=1, sd=5)).clamp(max=0)
+    true, model = true.masked_fill(never, -math.inf), model.masked_fill(out, -math.inf)
+    edits = (4 * uniform(400, seed=2)).long()
+    inside = {}
+    for t, m, e in zip(*(c.tolist() for c in (true, model, edits)), strict=True):
+        if math.isfinite(t) and math.isfinite(m):
+            inside.setdefault((e, math.floor(t)), []).append(m - t)
+    cells = error_map(scores(true, model, edits=edits))
+    assert len(cells) > 30, "premise"
+    assert [*zip(cells.edits, cells.lowest, cells.highest, strict=True)] == [
+        (e, k, k + 1) for e, k in sorted(inside)
+    ]
+    found = [inside[cell] for cell in sorted(inside)]
+    assert cells["count"].tolist() == [*map(len, found)]
+    means = [sum(errors) / len(errors) for errors in found]
+    assert cells.mean_error.tolist() == pytest.approx(means, rel=1e-12, abs=1e-12)
+
+
+def test_lengths_by_brute_force():
+    """Where long sequences are worse than their length explains."""
+    num_tokens = (1 + 11 * uniform(300, seed=0).square()).int()
+    true, noise = -3.0 * num_tokens.double(), normal(300, seed=1)
+    error = -0.05 * num_tokens**2 + noise
+    token_error = (error / num_tokens).mean().item()
+    counts = num_tokens.bincount().tolist()
+    kept = [n for n, count in enumerate(counts) if count > 10]
+    assert 0 < len(kept) < len(counts) - 1, "premise"
+
+    rows = scores(true, true + error, num_tokens=num_tokens)
+    found = errors_by_length(Errors.of(rows))
+
+    assert found.num_tokens.tolist() == kept
+    for each in found.itertuples():
+        members = error[num_tokens == each.num_tokens]
+        assert each.count == len(members)
+        assert each.mean_error == pytest.approx(members.mean().item())
+        assert each.expected == pytest.approx(each.num_tokens * token_error)
+        ends = bootstrap_interval(members, seed=(0, each.num_tokens))
+        assert (each.lower, each.upper) == pytest.approx(ends)
 
 
 def test_an_estimate_may_be_above_one():
@@ -226,7 +270,7 @@ def test_what_has_no_error_is_counted():
     assert row.split()[-3:] == ["3", "4", "2"]
     assert "impossible" not in shown(table({"mine": measured(scores())}))
     nothing = measured(scores(true[:2], model[:2]))
-    assert nothing.curve is nothing.histogram is nothing.lengths is None
+    assert nothing.curve is nothing.histogram is None and nothing.lengths.empty
 
 
 # -- the command ---------------------------------------------------------------------

@@ -137,7 +137,7 @@ def draw(
     directory: Path, num: int, first: int = 0, language: Any = None, **settings: Any
 ) -> Corpus:
     """Draw a corpus of a language, or of a regular one."""
-    settings = {"max_length": MAX_LENGTH, "shard_size": 17} | settings
+    settings = {"max_length": MAX_LENGTH} | settings
     language = language or regular()
     return Corpus.draw(language, directory, num, first=first, quiet=True, **settings)
 

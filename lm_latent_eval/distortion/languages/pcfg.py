@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -233,10 +233,6 @@ def _closure(symbols: Iterable[str], rules: Rules) -> set[str]:
     return found
 
 
-Step = str | None
-"""A symbol, a word, or None where a symbol closes."""
-
-
 class PCFG(Language):
     """The language of a grammar.
 
@@ -278,16 +274,12 @@ class PCFG(Language):
             first_parts[:, first] += probability
         self._chains = _closed(form.unary)
         self._first_chains = _closed(first_parts)
-        # The last part first, as a stack takes them; under them what closes the symbol.
-        self._rights: dict[Step, tuple[list[float], list[tuple[Step, ...]]]] = {
-            symbol: (
-                cumulative(rights.values()),
-                [(None, *reversed(right)) for right in rights],
-            )
+        self._cumulative = {
+            symbol: cumulative(rights.values())
             for symbol, rights in self.grammar.rules.items()
         }
         words = enumerate(self.grammar.words, FIRST_WORD)
-        self._ids: dict[Step, int] = {word: id_ for id_, word in words}
+        self._ids = {word: id_ for id_, word in words}
 
     @property
     def vocab_size(self) -> int:
@@ -311,24 +303,19 @@ class PCFG(Language):
         write_description(self._description, directory / LANGUAGE_FILE)
         word_tokenizer(self.grammar.words).save_pretrained(directory)
 
-    def _steps(self, key: int) -> Iterator[Step]:
-        """Yield the derivation that a key's random numbers make, one a rule."""
-        uniform = endless_uniforms(key)
-        waiting: list[Step] = [self.grammar.start]
-        while waiting:
-            step = waiting.pop()
-            yield step
-            if step in self._rights:
-                sums, rights = self._rights[step]
-                waiting += rights[bisect_right(sums, next(uniform))]
-
     def _draw(self, key: int, max_length: int) -> list[int]:
-        ids: list[int] = []
-        for step in self._steps(key):
-            if step in self._ids:
-                ids.append(self._ids[step])
+        uniform = endless_uniforms(key)
+        ids, waiting = [], [self.grammar.start]  # the next symbol or word last
+        while waiting:
+            part = waiting.pop()
+            if part in self._ids:
+                ids.append(self._ids[part])
                 if len(ids) == max_length:
                     return ids
+            else:
+                rights = [*self.grammar.rules[part]]
+                chosen = bisect_right(self._cumulative[part], next(uniform))
+                waiting += reversed(rights[chosen])
         return [*ids, END_ID]
 
     def _log_p(self, ids: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Statistics of log-probability errors: columns of nats in, curves and maps out.
+"""Statistics of log-probability errors: columns of nats in, curves out.
 
 Source: LeBrun, Sordoni and O'Donnell (2022), sections 3 and 4.
 """
@@ -9,11 +9,6 @@ from lm_latent_eval.distortion.statistics.error_curve import (
     ErrorCurve,
     JointHistogram,
     estimation_error,
-)
-from lm_latent_eval.distortion.statistics.error_map import ErrorCell, ErrorMap, ErrorRow
-from lm_latent_eval.distortion.statistics.lengths import (
-    LengthError,
-    LengthErrors,
 )
 from lm_latent_eval.distortion.statistics.productivity import (
     ProductivityCurve,

@@ -1,4 +1,4 @@
-"""Bins of sequences by a number such as log-probability, and checks of columns."""
+"""Bins of sequences by true log-probability, and the check of such a column."""
 
 from __future__ import annotations
 
@@ -30,28 +30,8 @@ def checked_log_p(log_p: Tensor, name: str, *, estimated: bool = False) -> Tenso
     return log_p
 
 
-def checked_integers(values: Tensor, name: str, *, count: int, least: int) -> Tensor:
-    """Return whole numbers of at least so much, one a sequence, ``(count,)``.
-
-    Raises:
-        TypeError: If it is not a tensor of integers.
-        ValueError: If it is not of that shape, or an entry is smaller.
-    """
-    if not isinstance(values, Tensor):
-        raise TypeError(f"{name} must be a tensor; got {type(values).__name__}")
-    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise TypeError(f"{name} must be a tensor of integers; got {values.dtype}")
-    if values.shape != (count,):
-        raise ValueError(
-            f"{name} must have shape ({count},), one a sequence; got "
-            f"{tuple(values.shape)}"
-        )
-    refuse_first(values < least, values, name, f"at least {least}")
-    return values
-
-
 FEWEST = 11
-"""Sequences in a bin of equal width that is reported: more than ten."""
+"""Sequences of a mean that is reported: more than ten."""
 
 
 class Bins(StrEnum):

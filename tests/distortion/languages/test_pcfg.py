@@ -1,4 +1,4 @@
-"""Grammars against derivations listed one by one: probabilities, draws, brackets."""
+"""Grammars against derivations listed one by one."""
 
 import math
 
@@ -29,8 +29,3 @@ def test_sequences_too_improbable_for_a_float():
     assert expected < math.log(5e-324), "premise"
     found = language.log_p([beginning, [*beginning, 1]])
     assert found.tolist() == pytest.approx([expected, expected + math.log(0.2)])
-
-
-# Derivations
-
-# Without circles of single symbols, so that a sequence has a finite number of them.

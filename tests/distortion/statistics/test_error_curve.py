@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm_latent_eval.distortion.statistics import (
-    ErrorCurve,
-    LengthErrors,
-)
+from lm_latent_eval.distortion.statistics import ErrorCurve
 from lm_latent_eval.estimators import bootstrap_interval, log_evidence, standard_errors
 from lm_latent_eval.estimators import stderr as importance_stderr
 from tests.means import log_normal, normal, uniform
@@ -193,42 +190,3 @@ def test_underestimation_is_called_as_often_as_the_confidence_allows():
     spread = 5 * math.sqrt(0.025 * 0.975 / trials)
     assert 0.025 - spread < 0.005 < called / trials, "or the noise is counted twice"
     assert called / trials < 0.025 + spread
-
-
-# By length
-
-
-def test_lengths_by_brute_force():
-    """Where long sequences are worse than their length explains."""
-    num_tokens = (1 + 11 * uniform(300, seed=0).square()).int()
-    true_log_p, noise = -3.0 * num_tokens.double(), normal(300, seed=1)
-    model_log_p = (true_log_p - 0.05 * num_tokens**2 + noise).clamp(max=0)
-    error = model_log_p - true_log_p
-    token_error = (error / num_tokens).mean().item()
-    counts = num_tokens.bincount().tolist()
-    kept = [n for n, count in enumerate(counts) if count > 10]
-    assert 0 < len(kept) < len(counts) - 1, "premise"
-
-    found = LengthErrors.of(true_log_p, model_log_p, num_tokens)
-
-    assert found.token_error == pytest.approx(token_error)
-    assert found.left_out == 300 - sum(counts[length] for length in kept)
-    assert [each.num_tokens for each in found.lengths] == kept
-    for each, length in zip(found.lengths, kept, strict=True):
-        members = error[num_tokens == length]
-        assert each.count == len(members)
-        assert each.mean_error == pytest.approx(members.mean().item())
-        assert each.expected == pytest.approx(length * token_error)
-        ends = bootstrap_interval(members, seed=(0, length))
-        assert (each.lower, each.upper) == pytest.approx(ends)
-
-
-def test_columns_without_lengths():
-    ok, lengths = torch.tensor([-1.0] * 11), torch.tensor([2] * 11)
-    LengthErrors.of(ok, ok, lengths)
-    for columns, message in (
-        ((ok[:10], ok[:10], lengths[:10]), "no length has 11 of the 10 sequences"),
-        ((ok, ok, lengths - 2), r"num_tokens\[0\] is 0; expected at least 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            LengthErrors.of(*columns)
