@@ -487,17 +487,8 @@ def components(found: Mapping[str, Any]) -> Iterator[str]:
         yield rendered(_carriers(factor, rows), "text")
         if len(rows) == LISTED:
             yield f"(The {LISTED} that carry most.)"
-    for one in found["carriers"]:
-        by = ", ".join(
-            f"{factor} {name!r} ({share:.0%})"
-            for factor, (name, share) in one["carried_by"].items()
-        )
-        yield one_line(
-            f"question {one['document']}: {one['answer']!r}, p = {one['p']:.4g}, is "
-            f"carried by {by}"
-        )
-    if found["questions"] > len(found["carriers"]) and "file" in found:
-        yield f"The others are in {one_line(found['file'])}."
+    if "file" in found:
+        yield f"The components of every answer are in {one_line(found['file'])}."
 
 
 def _carriers(factor: str, rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 import math
 
-import pyarrow.parquet as pq
+import pandas as pd
 import pytest
 import yaml
 from lm_eval.models.huggingface import HFLM
@@ -137,6 +137,9 @@ def test_what_cannot_be_mixed_is_refused(mixed, networks, kglm_directory):
         mixed({"prompts": PROMPTS}, base="hff")
     with pytest.raises(ValueError, match=r"'num_sample' is not an argument of latent_"):
         mixed({"prompts": PROMPTS}, num_sample=20)
+    itself = {"name": "both", "base": "latent_mixture"}
+    with pytest.raises(ValueError, match="both is a mixture itself"):
+        mixed({"models": [itself]})
     half = mixed({"prompts": ["{context} \ud83d"]})
     with pytest.raises(ValueError, match=r"task/0 .*ends in half a character"):
         half.loglikelihood(conditional(("a", "b")))
@@ -185,7 +188,7 @@ def evaluate(mixed, bytes_network, stock_data, tmp_path):
 
 def kept_of(folder):
     [path] = folder.rglob("components_*.parquet")
-    return pq.read_table(path).to_pylist()
+    return pd.read_parquet(path)
 
 
 def exported(folder):
@@ -197,31 +200,35 @@ def test_stock_choices_under_prompts(evaluate, tmp_path):
     prompts = ["{context}", "Choose.\n{context}", "{context} Well,"]
     results = evaluate({"prompts": prompts}, "arc_easy")
     rows = kept_of(tmp_path / "out")
-    assert len(rows) == 12
-    for row in rows:
-        expected = log_mixture(row["log_weights"], row["log_p"])
-        assert row["log_likelihood"] == pytest.approx(expected, rel=1e-12)
-        assert row["at_least"] is None, "a sum, not a draw"
+    assert len(rows) == 12 * 3
+    assert rows.at_least.isna().all(), "a sum, not a draw"
+    found = []
+    for _, each in rows.groupby(["question", "option"]):
+        [log_p] = each.log_likelihood.unique()
+        expected = log_mixture(each.log_weight.tolist(), each.log_p.tolist())
+        assert log_p == pytest.approx(expected, rel=1e-12)
+        found.append(log_p)
     [path] = (tmp_path / "out").rglob("record_*.parquet")
     [record] = records.read(path)
-    assert [a.estimate.log_evidence for a in record.answers] == [
-        row["log_likelihood"] for row in rows
-    ]
+    assert [a.estimate.log_evidence for a in record.answers] == found
     said = " ".join(explain(saved(results, tmp_path / "out")).split())
     assert "a mixture over prompt, all components summed" in said
     carried = results["config"]["latent_eval"]["mixture"]["arc_easy"]
-    for one in carried["carriers"]:
-        [[name, share]] = one["carried_by"].values()
-        assert 1 / 3 <= share <= 1 and f"{name!r} ({share:.0%})" in said
+    for row in carried["factors"]["prompt"]:
+        own = rows[rows.carried & (rows.prompt == row["name"])]
+        share = (own.log_weight + own.log_p - own.log_likelihood).map(math.exp).mean()
+        assert row["carries"] == pytest.approx(share) and row["name"] in said
     accuracies = [row["accuracy"] for row in carried["factors"]["prompt"]]
     assert all(acc in (0, 1 / 3, 2 / 3, 1) for acc in accuracies)
 
 
 def test_drawn_orders_have_intervals(evaluate, tmp_path):
     results = evaluate({"permutations": "all", "draws": 16}, MMLU)
-    for row in kept_of(tmp_path / "out"):
-        assert row["at_least"] <= row["log_likelihood"] <= row["at_most"]
-        assert row["right"] == float(row["option"] == ROWS[row["document"]][2])
+    rows = kept_of(tmp_path / "out")
+    assert (rows.at_least <= rows.log_likelihood).all()
+    assert (rows.log_likelihood <= rows.at_most).all()
+    answers = rows.question.map(lambda number: ROWS[number][2])
+    assert (rows.right == (rows.option == answers)).all()
     assert "estimator=is, num_samples=16, seed=0" in exported(tmp_path / "out")
     said = " ".join(explain(saved(results, tmp_path / "out")).split())
     assert "16 drawn for 3 of 3 questions" in said

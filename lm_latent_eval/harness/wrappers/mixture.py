@@ -34,9 +34,9 @@ from lm_latent_eval.networks.network import digest_of, tokenizer_digest
 from lm_latent_eval.options import one_of, truth
 from lm_latent_eval.wrappers.mixtures import files
 from lm_latent_eval.wrappers.mixtures.carriers import (
-    Option,
     Question,
     carriers,
+    table,
     write_components,
 )
 from lm_latent_eval.wrappers.mixtures.files import Model
@@ -110,7 +110,7 @@ class LatentMixture(Backend):
             model.name: _Component.load(model, str(base), arguments, sizes)
             for model in asked
         }
-        self.event = _same_event(loaded)
+        event = _same_event(loaded)
         self._components = [*loaded.values()]
         self._mixture = MixtureScorer(
             read,
@@ -118,7 +118,7 @@ class LatentMixture(Backend):
             {name: component.identity for name, component in loaded.items()},
             {
                 "base": sorted({component.base for component in self._components}),
-                "vocabulary": _units(self.event, len(loaded)),
+                "vocabulary": _units(event, len(loaded)),
             },
             normalization=_normalization(self.components),
         )
@@ -162,7 +162,10 @@ class LatentMixture(Backend):
         """Add what carries answers to the results, and write the components' file."""
         info = super()._about_run()
         found = dict(_questions())
-        ours: dict[str, Any] = {task: carriers(some) for task, some in found.items()}
+        tables = {task: table(some) for task, some in found.items()}
+        ours: dict[str, Any] = {
+            task: carriers(some, tables[task]) for task, some in found.items()
+        }
         unsure, self._mixture.unsure_greedy = self._mixture.unsure_greedy, 0
         if unsure:
             logger.warning(
@@ -176,7 +179,7 @@ class LatentMixture(Backend):
             for task, name in where.new_files("components", found).items():
                 settings = {"task": task, **self.fingerprint}
                 ours[task]["file"] = name
-                write_components(where.folder / name, settings, found[task])
+                write_components(where.folder / name, settings, tables[task])
         if ours:
             info["latent_eval"]["mixture"] = ours
         return info
@@ -203,17 +206,14 @@ class _Component:
         Raises:
             ValueError: If there is no such backend; near names are suggested.
         """
-        name = one_of("base", model.base or base, [*model_registry, NAME])
-        given = {**arguments, **model.arguments}
+        name = one_of("base", model.base or base, model_registry)
         if name == NAME:
-            if "mixture" not in given:
-                raise ValueError(
-                    f"model {model.name} is a mixture itself: its args need mixture"
-                )
-            given = {"base": base, **given}
-        backend = LatentMixture if name == NAME else get_model(name)
+            raise ValueError(
+                f"model {model.name} is a mixture itself: list its parts in this file"
+            )
+        given = {**arguments, **model.arguments}
         try:
-            loaded: LM = backend.create_from_arg_obj(given, dict(sizes))
+            loaded: LM = get_model(name).create_from_arg_obj(given, dict(sizes))
         except TypeError as err:  # as transformers and others tell wrong arguments
             wrong = next((word for word in given if f"'{word}'" in str(err)), None)
             if wrong is None or "unexpected keyword" not in str(err):
@@ -341,8 +341,6 @@ def _event(lm: LM) -> str | None:
     After the last token of a string another tokenizer may still be within one, so
     "these tokens, and then others" is not the same of both. The bytes of a string are.
     """
-    if isinstance(lm, LatentMixture):
-        return lm.event
     said = lm.fingerprint if isinstance(lm, Backend) else {}
     end = said.get("end", "none")
     if end != "none" and said.get("estimator") != "canonical":
@@ -397,17 +395,13 @@ def _question(task: Any, number: int, instances: Sequence[Any]) -> Question | No
     # Scores without a context, which some tasks ask for besides, are no options.
     places = [n for n, i in enumerate(instances) if i.args[0] or len(i.args) == 1]
     places = places or [*range(len(instances))]
-    options = []
-    for n in places:
-        answer = _answered(instances[n])
-        if answer is None or answer.parts is None:
-            return None
-        known = answer.estimate
-        options.append(
-            Option(instances[n].args[-1], answer.parts, known.at_least, known.at_most)
-        )
+    found = [_answered(instances[n]) for n in places]
+    answers = [answer for answer in found if answer is not None]
+    if len(answers) < len(found):
+        return None
     right = accuracies(task, instances, [[n] for n in places])
-    return Question(number, options, right if right and any(right) else None)
+    texts = [instances[n].args[-1] for n in places]
+    return Question(number, texts, answers, right if right and any(right) else None)
 
 
 def _answered(instance: Any) -> MixtureAnswer | None:

@@ -46,7 +46,7 @@ from lm_latent_eval.wrappers.mixtures.factors import (
 FACTORS = ("prompts", "permutations", "documents", "models")
 MODEL_ARGUMENTS = (
     *("pretrained", "revision", "subfolder", "tokenizer", "dtype", "max_length"),
-    *("mixture", "end", "estimator", "num_samples", "seed"),
+    *("end", "estimator", "num_samples", "seed"),
 )
 """Allowed arguments of a model: none of them runs code that the file names."""
 

@@ -102,7 +102,7 @@ class Parts:
 class MixtureAnswer(Answer):
     """An answer that says which components it comes from."""
 
-    parts: Parts | None = None
+    parts: Parts = field(kw_only=True)
 
 
 Component = tuple[Variant, ...]

@@ -22,7 +22,7 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mixtures import files
-from lm_latent_eval.wrappers.mixtures.carriers import Option, Question, carriers
+from lm_latent_eval.wrappers.mixtures.carriers import Question, carriers, table
 from lm_latent_eval.wrappers.mixtures.factors import Listing, Orders
 from lm_latent_eval.wrappers.mixtures.scorer import ComponentAnswer, MixtureScorer
 from tests.means import mean_is
@@ -193,8 +193,8 @@ def test_errors_of_components_count_by_their_shares(tmp_path):
         assert other.estimate.log_evidence == pytest.approx(one.estimate.log_evidence)
         assert other.estimate.bound is Bound.STOCHASTIC_LOWER
         assert other.estimate.stderr is None
-        [carried] = Option("", other.parts).carriers().values()
-        share = math.hypot(*carried.values())
+        rows = Question(0, [""], [other], None).rows()
+        share = math.hypot(*np.exp(rows.log_weight + rows.log_p - rows.log_likelihood))
         each = math.sqrt(0.5**2 + 0.5**2) / 2  # of the mean of 0.5 and 1.5, by draws
         assert other.estimate.draws_stderr == pytest.approx(share * each)
 
@@ -283,34 +283,32 @@ def test_accuracies_are_of_the_components_own_choices(tmp_path):
     questions = []
     for n, context in enumerate(contexts):
         found = answers(mixture, context=context, name=f"task/{n}")
-        options = [Option(t, a.parts) for t, a in zip(ANSWERS, found, strict=True)]
-        questions.append(Question(n, options, (n == 0, n == 1, n == 2)))
-    said = carriers(questions)
+        questions.append(Question(n, ANSWERS, found, (n == 0, n == 1, n == 2)))
+    said = carriers(questions, table(questions))
     # Of three orders of each prompt: after, plain, polite.
     chosen = np.array([q.accuracies() for q in questions]).reshape(3, 3, 3)
     assert 0 < chosen.mean() < 1, "premise: some are right"
     for number, question in enumerate(questions):
-        parts = question.carried.parts
+        parts = question.parts[question.carried]
         of_order = sorted({names[0] for names in parts.names})
         for place, names in enumerate(parts.names):
-            log_p = [option.parts.log_p[place] for option in question.options]
+            log_p = [each.log_p[place] for each in question.parts]
             right = log_p.index(max(log_p)) == number
             at = of_order.index(names[0]), ["after", "plain", "polite"].index(names[1])
             assert chosen[number][at] == right
     told = {row["name"]: row["accuracy"] for row in said["factors"]["prompt"]}
     expected = pytest.approx([*chosen.mean((0, 1))])
     assert [told[name] for name in ("after", "plain", "polite")] == expected
-    for row in said["carriers"]:
-        assert set(row["carried_by"]) == {"prompt", "order"}
+    assert set(said["factors"]) == {"prompt", "order"}
 
 
 def test_shares_of_what_is_drawn_total_one(tmp_path):
     mixture = scorer(tmp_path, {"prompts": PROMPTS, "draws": 2})
     questions = [
-        Question(n, [Option(" A", answers(mixture, name=f"task/{n}")[0].parts)], None)
+        Question(n, [" A"], [answers(mixture, name=f"task/{n}")[0]], None)
         for n in range(8)
     ]
-    rows = carriers(questions)["factors"]["prompt"]
+    rows = carriers(questions, table(questions))["factors"]["prompt"]
     assert {row["questions"] for row in rows} != {8}, "premise: not all are drawn"
     for name in ("weight", "carries"):
         assert sum(row[name] for row in rows) == pytest.approx(1)
