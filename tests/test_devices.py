@@ -139,7 +139,7 @@ def of_wrappers(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:
         return [answer.estimate.log_evidence for answer in scorer.score_texts(texts)]
 
     texts = [Query(n, f"text/{n}", t) for n, t in enumerate(("abababab", "aabba"))]
-    for estimator in ("canonical", "exact", "beam", "is", "mixed", "smc"):
+    for estimator in ("canonical", "exact", "beam", "is"):
         options = {"estimator": estimator, "num_samples": SAMPLES}
         run = partial(log_p, SegmentedLM(causal), options, texts)
         yield f"tokens {estimator}", run

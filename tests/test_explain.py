@@ -181,7 +181,7 @@ def test_it_says_what_would_help(tmp_path, estimator, values, advised):
 @pytest.mark.parametrize("estimator", ["is", "beam"])
 def test_no_estimator_is_advised_that_a_model_lacks(tmp_path, estimator):
     values = with_errors(9, "N/A: 9 of 9 texts", "N/A")
-    advised = {"latent_tokens": "mixed", "latent_lstm": None, "latent_mixture": None}
+    advised = {"latent_tokens": "dpf", "latent_lstm": None, "latent_mixture": None}
     for model, name in advised.items():
         text = explained(tmp_path, estimator, values, model)
         assert "Nothing has checked" in text or "How far this bound is" in text

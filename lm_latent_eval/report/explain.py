@@ -414,7 +414,7 @@ def _searching(model: str) -> str | None:
     if name in MODELS:
         return "auto" if "auto" in model_class(name).estimators else None
     if name in WRAPPERS or name == "mixture":
-        return "mixed" if name == "tokens" else None
+        return "dpf" if name == "tokens" else None
     return "auto, where the model has it,"
 
 

@@ -124,7 +124,6 @@ VARIANTS = {
     "latent_kglm target": variant(kglm, WORDS, target_stderr=0.3, max_samples=20),
     "latent_tokens canonical": variant(tokens, LETTERS, estimator="canonical"),
     "latent_tokens is": variant(tokens, LETTERS, estimator="is"),
-    "latent_tokens smc": variant(tokens, LETTERS, estimator="smc"),
     "latent_tokens beam": variant(tokens, LETTERS, estimator="beam"),
     "latent_cot hinted": variant(cot, QUESTIONS, NO_THOUGHTS, proposal="hinted"),
     "latent_mdm elbo": variant(mdm, WORDS, estimator="elbo", num_samples=4),

@@ -249,7 +249,7 @@ def test_a_base_of_ours_keeps_no_record(evaluate, tmp_path):
     names = [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()]
     kept = [n for n in names if n.endswith((".parquet", ".sqlite"))]
     assert sorted(n.split("_")[0] for n in kept) == ["components", "record"]
-    how = "estimator=is, num_samples=2, proposal=ahead, temperature=1.0, seed=5"
+    how = "estimator=is, num_samples=2, seed=5"
     assert how in exported(tmp_path / "out")
 
 

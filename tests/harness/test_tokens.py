@@ -193,8 +193,6 @@ def test_bad_texts(model):
         model.generate([""])
     with pytest.raises(ValueError, match="the text is empty: only end=eos"):
         model.log_likelihood([""])
-    with pytest.raises(ValueError, match="needs a multiple of 2"):
-        model.log_likelihood(["Ada"], estimator="smc", num_samples=21)
     assert model.log_likelihood([""], contexts=["Ada"])[0].log_evidence == 0
     with pytest.raises(ValueError, match=r"estimator=exact would read .* max_segment"):
         model.log_likelihood(

@@ -118,7 +118,7 @@ def wanted(named):
 @pytest.mark.parametrize(
     ("backend", "options"),
     [
-        *((LatentTokens, {"estimator": e}) for e in ("canonical", "exact", "mixed")),
+        *((LatentTokens, {"estimator": e}) for e in ("canonical", "exact", "dpf")),
         (HFLM, {"batch_size": 1}),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -72,10 +72,9 @@ class Frozen:
         estimator, *proposal = entry.split()
         asked = {"estimator": estimator, "seed": seed, **self.options}
         if proposal:
-            asked |= {
-                "proposal": proposal[0],
-                "num_samples": self.num_samples[estimator],
-            }
+            asked |= {"num_samples": self.num_samples[estimator]}
+        if proposal and self.name != "tokens":  # which has one
+            asked |= {"proposal": proposal[0]}
         found = self.model.log_likelihood(texts, **asked)
         if self.continuations:
             contexts, texts = zip(*self.continuations, strict=True)
@@ -218,7 +217,7 @@ def _tokens(directory: Path) -> Frozen:
         texts,
         continuations,
         exact,
-        {"is": 100, "mixed": 12, "smc": 100, "beam": 3},
+        {"is": 100, "beam": 3},
         {"context_tokens": "all"},
     )
 

@@ -123,8 +123,7 @@ class ThoughtScorer(NetworkScorer):
                 if (known := self._known(question)) is None:
                     fresh.append(question)
                     continue
-                completed = self._completed(question, known)
-                yield from self._answers(question, completed, missed)
+                yield from self._answers(question, known, missed)
                 progress.update()
             for block in self._blocks(fresh):
                 for question, found in self._thought(block):
@@ -237,20 +236,11 @@ class ThoughtScorer(NetworkScorer):
                     going.append((question, found))
 
     def _known(self, question: Question) -> Thoughts | None:
-        """Return what was thought before, if it was after the same hints."""
+        """Return what was thought before, of the same answers after the same hints."""
         known = self.known.get(question.key)
-        return known if known and known.hints == question.hints else None
-
-    def _completed(self, question: Question, known: Thoughts) -> Thoughts:
-        """Return thoughts with every answer that is asked."""
-        asked = question.answers.items()
-        new = {text: ids for text, ids in asked if text not in known.answers}
-        if not new:
-            return known
-        other = self._thinker.answer(replace(question, answers=new), known.drawn, known)
-        completed = known.joined(other)
-        self.keep(completed)
-        return completed
+        if known is None or known.hints != question.hints:
+            return None
+        return known if question.answers.keys() <= {*known.answers} else None
 
     def _answers(
         self, question: Question, thoughts: Thoughts, missed: Missed

@@ -92,12 +92,7 @@ class ServedThinker:
                     found[place][sample] = self._thought(completion, prompt)
         return [tuple(each[k] for k in sorted(each)) for each in found]
 
-    def answer(
-        self,
-        question: Question,
-        drawn: Sequence[Thought],
-        known: Thoughts | None = None,
-    ) -> Thoughts:
+    def answer(self, question: Question, drawn: Sequence[Thought]) -> Thoughts:
         """Have the thoughts about a question read: see ``Thinker.answer``.
 
         No answer is called greedy: a server does not return marginals of tokens.
@@ -106,7 +101,7 @@ class ServedThinker:
             ServerError: If the server fails, lacks something, or says otherwise of a
                 thought than when it drew it.
         """
-        read = DistinctThoughts(self.marks, self.options, question, drawn, known)
+        read = DistinctThoughts(self.marks, self.options, question, drawn)
         answers = [*question.answers.values()]
 
         def work(thought: Closed) -> tuple[list[float], list[float]]:
@@ -114,10 +109,9 @@ class ServedThinker:
                 return self._read(question, thought, answers)
 
         said = _at_once(work, read.closed)
-        if known is None:
-            prompts = torch.tensor([log_p for log_p, _ in said], dtype=torch.float64)
-            read.log_p = prompts[:, 0]
-            read.log_q = log_mixture(read.log_p, prompts[:, 1:].T)
+        prompts = torch.tensor([log_p for log_p, _ in said], dtype=torch.float64)
+        read.log_p = prompts[:, 0]
+        read.log_q = log_mixture(read.log_p, prompts[:, 1:].T)
         for n, (_, log_p_answers) in enumerate(said):
             for a, log_p in enumerate(log_p_answers):
                 read.log_p_answers[a, n] = log_p

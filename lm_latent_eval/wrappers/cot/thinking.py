@@ -178,7 +178,6 @@ class DistinctThoughts:
         options: ThoughtOptions,
         question: Question,
         drawn: Sequence[Thought],
-        known: Thoughts | None,
     ) -> None:
         """Begin.
 
@@ -187,13 +186,12 @@ class DistinctThoughts:
             options: Whether those without an end are closed by force.
             question: With A distinct answers.
             drawn: K thoughts.
-            known: The same thoughts with what an earlier reading said of them.
         """
         counts = Counter(drawn)
         row = {thought: n for n, thought in enumerate(counts)}
         self._each = torch.tensor([row[thought] for thought in drawn])
         self._log_counts = torch.tensor([*counts.values()]).double().log()
-        self._question, self._drawn, self._known = question, tuple(drawn), known
+        self._question, self._drawn = question, tuple(drawn)
         forced = options.close == "forced"
         self.closed = [
             Closed(
@@ -205,9 +203,6 @@ class DistinctThoughts:
         ]
         self.log_p = torch.zeros(len(counts), dtype=torch.float64)
         self.log_q = torch.zeros_like(self.log_p)
-        if known is not None:
-            self.log_p[self._each] = known.log_p
-            self.log_q[self._each] = known.log_q
         shape = len(question.answers), len(counts)
         self.log_p_answers = self.log_p.new_full(shape, -torch.inf)
 
@@ -218,11 +213,11 @@ class DistinctThoughts:
 
     def thoughts(self, greedy: tuple[bool, ...]) -> Thoughts:
         """Return the K thoughts, with whether each answer is greedy."""
-        question, known, each = self._question, self._known, self._each
+        question, each = self._question, self._each
         return Thoughts(
             question.name,
             question.text,
-            question.hints if known is None else known.hints,
+            question.hints,
             tuple(question.answers),
             self._drawn,
             self.log_p[each],
@@ -314,36 +309,27 @@ class Thinker:
         return [Thought(tuple(t), e) for t, e in zip(written, endings, strict=True)]
 
     @torch.inference_mode()
-    def answer(
-        self,
-        question: Question,
-        drawn: Sequence[Thought],
-        known: Thoughts | None = None,
-    ) -> Thoughts:
+    def answer(self, question: Question, drawn: Sequence[Thought]) -> Thoughts:
         """Read the thoughts about a question, each distinct one once, and its answers.
 
         Args:
             question: With A distinct answers.
             drawn: K thoughts.
-            known: The same thoughts with what an earlier reading said of them.
 
         Raises:
             ValueError: If one does not fit into memory; the error names the query.
         """
-        read = DistinctThoughts(self.marks, self.options, question, drawn, known)
-        hinted = self._hinted(question, read.closed) if known is None else None
+        read = DistinctThoughts(self.marks, self.options, question, drawn)
+        hinted = self._hinted(question, read.closed)
         answers = list(question.answers.values())
-        greedy = Greedy(answers)
-        if known is None:  # these may go on with others
-            greedy = self.greedy.setdefault(question.key, greedy)
+        # These may go on with others.
+        greedy = self.greedy.setdefault(question.key, Greedy(answers))
         own = self._read(question, question.prompts[0])
 
         def work(places: Sequence[int]) -> Marginals:
             found, reading = read_after(own, [read.closed[place] for place in places])
-            if hinted is not None:
-                read.log_p[places] = found.cpu().double()
-                log_p = read.log_p[places]
-                read.log_q[places] = log_mixture(log_p, hinted[:, places])
+            log_p = read.log_p[places] = found.cpu().double()
+            read.log_q[places] = log_mixture(log_p, hinted[:, places])
             if not read.closed[places[0]].answered:
                 return []
             shares = sent(read.log_shares[places], found.device)

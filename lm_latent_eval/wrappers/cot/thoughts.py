@@ -60,15 +60,6 @@ class Thoughts:
     greedy: tuple[bool, ...]
     """Whether each answer is the argmax of the estimated next-token marginals."""
 
-    def joined(self, other: Thoughts) -> Thoughts:
-        """Return these thoughts with the answers of both; ``other`` are the same."""
-        return replace(
-            self,
-            answers=self.answers + other.answers,
-            log_p_answers=torch.cat([self.log_p_answers, other.log_p_answers]),
-            greedy=self.greedy + other.greedy,
-        )
-
     def continued(self, later: Thoughts) -> Thoughts:
         """Return these thoughts and later ones about the same answers."""
         return replace(
@@ -96,11 +87,6 @@ class Thoughts:
     def log_ratios(self) -> Tensor:
         """Log p(z_k | x) - log q(z_k | x), shape ``(K,)``; 0 of the model's own."""
         return self.log_p - self.log_q
-
-    @property
-    def answered(self) -> Tensor:
-        """Which thoughts an answer follows, shape ``(K,)``."""
-        return (self.log_p_answers > -torch.inf).any(0)
 
 
 def row_of(thoughts: Thoughts) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Estimates of log p from walks.
 
-The estimators are those of ``inference``; here they are given what was found and drawn.
-Where there is none, the canonical segmentation stands for all.
+The estimators are those of ``inference``; here they are given what was found or drawn
+beside the canonical segmentation, which stands for all where there is no estimator.
 """
 
 from __future__ import annotations
@@ -17,21 +17,12 @@ from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.beam import BeamMarginalization, Exact
 from lm_latent_eval.inference.discrete import CHECKS, PASSES, DiscreteFilter
 from lm_latent_eval.inference.importance import ImportanceSampling
-from lm_latent_eval.inference.mixed import Mixed
-from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.wrappers.base import no_probability
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, Spot, WalkPlan
+from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, WalkPlan
 
 NEVER = "in every segmentation that was looked at"
-Method = (
-    BeamMarginalization
-    | DiscreteFilter
-    | Exact
-    | ImportanceSampling
-    | Mixed
-    | ParticleFilter
-)
+Method = BeamMarginalization | DiscreteFilter | Exact | ImportanceSampling
 LEAST_WIDTH = 2
 """Segmentations of a pass: those that check it are half as wide."""
 
@@ -61,14 +52,7 @@ class WalkEstimator:
             filters = DiscreteFilter(PASSES * width)
             widths = (width,) * PASSES + (filters.narrow_width,) * CHECKS
             return cls(filters, WalkPlan(None, passes=widths))
-        if name == "is":
-            return cls(ImportanceSampling(k), WalkPlan(0, k))
-        if name == "smc":
-            particles = ParticleFilter(k)
-            return cls(particles, WalkPlan(0, k, particles.filters))
-        mixed = Mixed(k)
-        found, drawn = mixed.search.num_samples, mixed.sampling.num_samples
-        return cls(mixed, WalkPlan(found, drawn))
+        return cls(ImportanceSampling(k), WalkPlan(0, k))
 
     def log_weights(self, walk: SegmentationWalk) -> Tensor:
         """Return what ``method.estimate`` reads, float64; nats.
@@ -76,27 +60,17 @@ class WalkEstimator:
         The canonical segmentation is a term of its own, so no estimate lies below it:
         what is drawn estimates the others.
         """
+        own = walk.stretch.log_p
+        if isinstance(self.method, Exact | BeamMarginalization):
+            others = [spot.log_p for spot in walk.found if not spot.canonical]
+            log_w = torch.tensor([own, *others], dtype=torch.float64)
+        else:
+            log_w = torch.from_numpy(np.logaddexp(walk.log_w, own))
+        mark = log_w.new_full((1,), -torch.inf if walk.pruned else 0.0)
         if isinstance(self.method, DiscreteFilter):
-            total = torch.from_numpy(np.logaddexp(walk.log_w, walk.stretch.log_p))
-            none = total.new_full((CHECKS,), -torch.inf)  # of another look-ahead
-            mark = total.new_full((1,), -torch.inf if walk.pruned else 0.0)
-            return torch.cat([total, none, mark])
-        if isinstance(self.method, ImportanceSampling | ParticleFilter):
-            others = [not spot.canonical for spot in walk.draws]
-            log_w = np.where(others, walk.log_w, -np.inf)
-            return torch.from_numpy(np.logaddexp(log_w, walk.stretch.log_p))
-        found = sorted(walk.found, key=lambda spot: not spot.canonical)
-        log_p = torch.tensor([_log_p(walk, s) for s in found], dtype=torch.float64)
-        mark = log_p.new_full((1,), -torch.inf if walk.pruned else 0.0)
-        if isinstance(self.method, Exact):
-            return torch.cat([log_p, mark])
-        if not isinstance(self.method, Mixed):
-            return log_p
-        log_q = torch.tensor([spot.log_q for spot in found], dtype=torch.float64)
-        inside = {spot.ending for spot in found}
-        outside = np.array([spot.ending not in inside for spot in walk.draws], bool)
-        log_w = np.where(outside, walk.log_w, -np.inf)
-        return torch.cat([torch.from_numpy(log_w), log_p, log_p - log_q, mark])
+            none = log_w.new_full((CHECKS,), -torch.inf)  # of another look-ahead
+            return torch.cat([log_w, none, mark])
+        return torch.cat([log_w, mark]) if isinstance(self.method, Exact) else log_w
 
     def estimate(self, walk: SegmentationWalk, num_tokens: int) -> Estimate:
         """Estimate log p of a text.
@@ -104,9 +78,8 @@ class WalkEstimator:
         Raises:
             MissedSupportError: If nothing that was found or drawn has a probability.
         """
-        possible = any(_log_p(walk, spot) > -math.inf for spot in walk.found)
-        drawn = bool((walk.log_w > -math.inf).any())
-        if not (possible or drawn or walk.stretch.log_p > -math.inf):
+        looked_at = [walk.stretch.log_p, *walk.log_w, *(s.log_p for s in walk.found)]
+        if max(looked_at) == -math.inf:
             raise no_probability(NEVER)
         log_w = self.log_weights(walk)
         if isinstance(self.method, DiscreteFilter):
@@ -167,11 +140,6 @@ class WalkEstimator:
             stderr=None,
             bound=Bound.STRICT_LOWER if exact else estimate.bound,
         )
-
-
-def _log_p(walk: SegmentationWalk, spot: Spot) -> float:
-    """Return log p of what was found, nats; of the canonical one as one pass says."""
-    return walk.stretch.log_p if spot.canonical else spot.log_p
 
 
 def canonical(log_p: float, num_tokens: int, *, restores: bool = True) -> Estimate:

@@ -6,10 +6,8 @@ import logging
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from typing import Any
 
-import torch
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.devices import MemoryLimit
@@ -22,6 +20,7 @@ from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer, warn_of_cut
+from lm_latent_eval.wrappers.tokens.edges import Stretch
 from lm_latent_eval.wrappers.tokens.encoding import Continuation, Encoding, Piece
 from lm_latent_eval.wrappers.tokens.estimators import (
     WalkEstimator,
@@ -29,12 +28,6 @@ from lm_latent_eval.wrappers.tokens.estimators import (
     shifted,
 )
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
-from lm_latent_eval.wrappers.tokens.proposals import (
-    Floats,
-    LatticeEdges,
-    Stretch,
-    frequencies,
-)
 from lm_latent_eval.wrappers.tokens.search import SegmentationSearch, SegmentationWalk
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
@@ -319,15 +312,12 @@ class TokensScorer(NetworkScorer):
             range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
         )
         walks: dict[int, SegmentationWalk] = {}
-        of_lattice = options.proposal == "lattice"
 
         def work(places: Sequence[int]) -> list[SegmentationWalk]:
             found = SegmentationSearch(
                 network,
                 [stretches[n] for n in places],
                 estimator.plan,
-                0.0 if of_lattice else 1 / options.temperature,
-                self._proposal,
                 [stream_key(options.seed, f"\0{names[n]}") for n in places],
             )
             return found.run()
@@ -360,22 +350,8 @@ class TokensScorer(NetworkScorer):
                 raise ValueError(
                     f"{name}: estimator=exact would read 10^{math.log10(most):.1f} "
                     f"beginnings of segmentations; max_segmentations={limit}. Use "
-                    "estimator=mixed"
+                    "estimator=dpf"
                 )
-
-    def _proposal(self, edges: LatticeEdges) -> torch.Tensor:
-        """Return the proposal's score of every edge, beside what the network gives."""
-        temperature = self._options.temperature
-        if self._options.proposal == "lattice":
-            return edges.unigram(self._frequencies, temperature)
-        if self._options.proposal == "lm":
-            return torch.zeros(len(edges.tokens), dtype=torch.float64)
-        return edges.look_ahead(temperature)
-
-    @cached_property
-    def _frequencies(self) -> Floats:
-        size = self.network.model.config.get_text_config().vocab_size
-        return frequencies(self.network.tokenizer, size)
 
     def _stream(self, query: Query) -> str:
         return f"{self._options.seed}/{query.name}"

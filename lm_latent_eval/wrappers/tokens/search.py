@@ -1,14 +1,10 @@
 r"""Segmentations of texts under search, extended a token at a time.
 
 A beam keeps those whose probability so far, times what the canonical segmentation pays
-for the rest, is largest; the canonical one is always among them. Draws follow a
-proposal, each with random numbers of its own. Wherever two segmentations begin alike,
-whether found or drawn, for one text or for several options of one question, the network
-reads that beginning once.
-
-Draws may be particles, chosen anew in proportion to w psi, where psi is what the
-canonical segmentation pays for the rest; what psi gave is taken back (see
-``inference.smc``, whose filters these are).
+for the rest, is largest; the canonical one is always among them. Draws follow p times
+the same, each with random numbers of its own. Wherever two segmentations begin alike,
+for one text or for several options of one question, the network reads that beginning
+once.
 
 The loop is not that of ``inference.steps``, where all histories of a text take equally
 many steps: here each ends after as many tokens as it has, and leaves its place in the
@@ -18,8 +14,7 @@ are those of ``inference.ragged``.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,11 +32,10 @@ from lm_latent_eval.inference.ragged import (
     ranked_within,
     segment_logsumexp,
 )
-from lm_latent_eval.inference.smc import RESAMPLING_LANE, resampled
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.networks.network import Network
+from lm_latent_eval.wrappers.tokens.edges import Floats, LatticeEdges, Stretch
 from lm_latent_eval.wrappers.tokens.lattice import OVERRUN
-from lm_latent_eval.wrappers.tokens.proposals import Floats, LatticeEdges, Stretch
 
 
 @dataclass(frozen=True)
@@ -51,8 +45,6 @@ class WalkPlan:
     width: int | None
     """Segmentations that the beam keeps; None keeps all, 0 searches for none."""
     num_draws: int = 0
-    filters: int = 0
-    """Groups whose draws are chosen anew as the text goes on; 0: none are."""
     passes: tuple[int, ...] = ()
     """Widths of independent passes over segmentations but the canonical one, thinned
     without bias."""
@@ -72,14 +64,11 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Spot:
-    """A segmentation, or the beginning of one that nothing goes on from."""
+    """A segmentation."""
 
     number: int
     log_p: float
-    log_q: float
     canonical: bool
-    ending: int | None
-    """What tells it from others once it has ended."""
     links: Links = field(repr=False)
 
     @property
@@ -102,10 +91,9 @@ class SegmentationWalk:
     """What the beam has found, ended and distinct."""
     pruned: bool
     """Whether the beam has dropped anything."""
-    draws: list[Spot]
-    """Where each draw has ended."""
     log_w: Floats
-    """Their log-weights, nats; of passes what each found beside the canonical one."""
+    """Log-weights of draws, nats, the canonical one's being zero (``-inf``); of passes
+    what each found beside the canonical one."""
 
 
 class _Spots(NamedTuple):
@@ -117,7 +105,6 @@ class _Spots(NamedTuple):
     node: Tensor
     """Among the nodes of all texts."""
     log_p: Tensor
-    log_q: Tensor
     canonical: Tensor
     searched: Tensor
     """Whether the beam keeps it."""
@@ -130,15 +117,13 @@ class _Spots(NamedTuple):
 
 
 class SegmentationSearch:
-    """A search for segmentations of several texts, side by side, that draws some."""
+    """A search for segmentations of several texts, side by side, or draws of them."""
 
     def __init__(
         self,
         network: Network,
         stretches: Sequence[Stretch],
         plan: WalkPlan,
-        power: float,
-        scores: Callable[[LatticeEdges], Tensor],
         keys: Sequence[int],
     ) -> None:
         """Read what is given.
@@ -147,8 +132,6 @@ class SegmentationSearch:
             network: What gives tokens their probability.
             stretches: The texts; all are given equally many tokens, at least one.
             plan: How much to look at.
-            power: Of what the network gives to a token, in the proposal of draws.
-            scores: What that has beside it for every edge, nats.
             keys: Of each text's random numbers.
         """
         self.stretches, self.plan = stretches, plan
@@ -160,8 +143,8 @@ class SegmentationSearch:
         rows = torch.tensor([place[stretch.given] for stretch in stretches])
         self._row = rows.repeat_interleave(copies)
         """Where the reading has each of those that go on."""
-        self._edges, self._power = LatticeEdges.of(stretches), power
-        self._scores = scores(self._edges)
+        self._edges = LatticeEdges.of(stretches)
+        self._log_psi = self._edges.look_ahead()
         self._uniforms = Streams(keys, max(1, plan.num_draws, copies))
         room = torch.tensor([stretch.room for stretch in stretches])
         self._room = room.repeat_interleave(copies)
@@ -174,7 +157,6 @@ class SegmentationSearch:
             texts,
             texts,
             start,
-            zeros,
             zeros,
             same,
             same & (plan.width != 0),
@@ -199,7 +181,6 @@ class SegmentationSearch:
         """The spot where each draw is, by number."""
         self._place = self._at.clone()
         """The same among those that go on; -1: it goes on no more."""
-        self._draw_node = self._edges.start[self._at]
         self._log_w = torch.zeros(len(self._at), dtype=torch.float64)
 
     def run(self) -> list[SegmentationWalk]:
@@ -231,14 +212,11 @@ class SegmentationSearch:
         possible = given > -torch.inf
         if not bool(possible.all()):
             edge, spot, given = edge[possible], spot[possible], given[possible]
-        log_q = torch.zeros_like(given)  # passes have no q
-        if not self.plan.passes:
-            score = given * self._power + self._scores[edge]
-            log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]
         taken = now.searched[spot]
-        uniform = self._uniforms(self._depth).flatten(0, 1) if len(self._at) else None
-        if uniform is not None:
-            drawn, chosen = self._draw(log_q, spot, uniform[:, 0])
+        if self.plan.num_draws:
+            score = given + self._log_psi[edge]
+            log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]
+            drawn, chosen = self._draw(log_q, spot)
             self._log_w[drawn] += given[chosen] - log_q[chosen]
             taken = taken.index_fill(0, chosen, True)
         (kept,) = taken.nonzero(as_tuple=True)
@@ -252,7 +230,6 @@ class SegmentationSearch:
             after.text,
             edges.nexts[edge],
             after.log_p + given[kept],
-            after.log_q + log_q[kept],
             after.canonical & (tokens == canonical),
             after.searched,
             after.log_f,
@@ -261,10 +238,9 @@ class SegmentationSearch:
         self._token.append(tokens)
         self._is_canonical.append(after.canonical)
         self._node.append(after.node)
-        if uniform is not None:
+        if self.plan.num_draws:
             place = (taken.cumsum(0) - 1)[chosen]
             self._at[drawn] = after.number[place]
-            self._draw_node[drawn] = after.node[place]
         self._depth += 1
         ended = edges.ends[after.node]
         if self.plan.passes:
@@ -272,8 +248,6 @@ class SegmentationSearch:
             after = after._replace(log_f=log_f)
         else:
             searched = self._pruned_to_width(after, ended)
-        if self.plan.filters and uniform is not None:
-            self._choose_anew(uniform[:, RESAMPLING_LANE])
         # Which draws are at what is new; the others have ended.
         here = self._at >= self._count
         wanted = searched.index_fill(0, self._at[here] - self._count, True) & ~ended
@@ -309,9 +283,7 @@ class SegmentationSearch:
         given, more = given[: len(edge)], given[len(edge) :]
         return given.index_copy(0, over, segment_logsumexp(more, which, len(over)))
 
-    def _draw(
-        self, log_q: Tensor, spot: Tensor, uniform: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _draw(self, log_q: Tensor, spot: Tensor) -> tuple[Tensor, Tensor]:
         """Draw how those that go on do; return which do, and their choices."""
         counts = spot.bincount(minlength=len(self._going.text))
         there = self._place >= 0
@@ -320,6 +292,7 @@ class SegmentationSearch:
         self._log_w[there & ~alive] = -torch.inf
         (drawn,) = alive.nonzero(as_tuple=True)
         place = self._place[drawn]
+        uniform = self._uniforms(self._depth).flatten(0, 1)[:, 0]
         chosen = invert_cdf(log_q.exp(), spot, len(counts), place, uniform[drawn])
         return drawn, chosen
 
@@ -375,18 +348,6 @@ class SegmentationSearch:
         log_f = log_f.index_add(0, chosen, log_kept[there])
         return searched, log_f
 
-    def _choose_anew(self, uniform: Tensor) -> None:
-        """Choose the particles of filters, with a random number each."""
-        # Nothing is left to pay at the end.
-        psi = self._edges.log_rest[self._draw_node]
-        size = len(self.stretches), self.plan.num_draws
-        log_w, psi, uniform = (x.view(size) for x in (self._log_w, psi, uniform))
-        every = torch.ones(size[:1], dtype=torch.bool)
-        log_w, chosen = resampled(log_w, psi, uniform, self.plan.filters, every)
-        chosen = (chosen + torch.arange(size[0])[:, None] * size[1]).flatten()
-        self._log_w = log_w.flatten()
-        self._at, self._draw_node = self._at[chosen], self._draw_node[chosen]
-
     def _finished(self) -> list[SegmentationWalk]:
         if self.plan.passes:
             return self._of_passes()
@@ -398,28 +359,17 @@ class SegmentationSearch:
         )
         found: list[list[Spot]] = [[] for _ in self.stretches]
         for spots in self._found:
-            columns = (spots.number, spots.text, spots.log_p, spots.log_q)
-            rows = zip(*(x.tolist() for x in (*columns, spots.canonical)), strict=True)
-            for number, text, log_p, log_q, canonical in rows:
-                one = Spot(number, log_p, log_q, canonical, number, links)
-                found[text].append(one)
-        ended = self._edges.ends[nodes[self._at]] & (self._at >= len(self.stretches))
-        canonical = torch.cat(self._is_canonical)[self._at]
-        draws = [
-            Spot(number, math.nan, math.nan, same, number if end else None, links)
-            for number, same, end in zip(
-                *(column.tolist() for column in (self._at, canonical, ended)),
-                strict=True,
-            )
-        ]
-        size = self.plan.num_draws
+            columns = spots.text, spots.number, spots.log_p, spots.canonical
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            for text, number, log_p, canonical in rows:
+                found[text].append(Spot(number, log_p, canonical, links))
+        log_w = self._log_w.masked_fill(
+            torch.cat(self._is_canonical)[self._at], -torch.inf
+        )
+        parts = log_w.view(len(self.stretches), -1)
         return [
             SegmentationWalk(
-                stretch,
-                found[text],
-                bool(self._pruned[text]),
-                draws[text * size : (text + 1) * size],
-                self._log_w[text * size : (text + 1) * size].numpy(),
+                stretch, found[text], bool(self._pruned[text]), parts[text].numpy()
             )
             for text, stretch in enumerate(self.stretches)
         ]
@@ -435,7 +385,7 @@ class SegmentationSearch:
         cut = self._pruned.view(len(self.stretches), -1)
         parts = log_p.view(len(self.stretches), -1)
         return [
-            SegmentationWalk(stretch, [], bool(cut[n].any()), [], parts[n].numpy())
+            SegmentationWalk(stretch, [], bool(cut[n].any()), parts[n].numpy())
             for n, stretch in enumerate(self.stretches)
         ]
 

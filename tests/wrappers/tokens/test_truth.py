@@ -248,9 +248,9 @@ def test_canonical_tokens_that_write_another_string_bound_nothing():
     ("estimator", "idle"),
     [
         ("canonical", {"num_samples", "seed", "context_tokens", "max_segmentations"}),
-        ("exact", {"num_samples", "proposal", "temperature", "seed"}),
-        ("beam", {"proposal", "seed", "max_segmentations"}),
-        ("mixed", {"max_segmentations"}),
+        ("exact", {"num_samples", "seed"}),
+        ("beam", {"seed", "max_segmentations"}),
+        ("dpf", {"max_segmentations"}),
     ],
 )
 def test_options_without_effect_are_named(estimator, idle):

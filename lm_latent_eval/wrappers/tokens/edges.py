@@ -1,29 +1,23 @@
-"""Proposals of segmentations, one token at a time.
+"""The edges of lattices as columns, and what the rest of a string is expected to cost.
 
-``lm``: the network's own next token among those that go on with the string, at a
-temperature. It takes a short token as readily as a long one of the same probability,
-though the rest of the long one is still to be paid. ``ahead``: the same, times what the
-canonical segmentation pays for the string that is left. ``lattice``: a unigram model of
-tokens, with what it makes of the rest of the string, which asks the network nothing.
-All give every segmentation a probability that is known, which random merges
-(BPE-dropout) do not.
+Draws follow the network's own next token among those that go on with the string, times
+what the canonical segmentation pays for the string that is left. Every segmentation has
+a probability that is known, which random merges (BPE-dropout) do not give.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from lm_latent_eval.wrappers.tokens.lattice import (
     BEGIN,
@@ -32,21 +26,6 @@ from lm_latent_eval.wrappers.tokens.lattice import (
 )
 
 Floats = NDArray[np.float64]
-
-
-def frequencies(tokenizer: PreTrainedTokenizerBase, size: int) -> Floats:
-    """Return log-frequencies of tokens, nats, as the tokenizer's training left them.
-
-    A unigram tokenizer knows them; one of merges has its tokens in the order of their
-    frequency, which Zipf's law turns into one.
-    """
-    backend: Any = tokenizer.backend_tokenizer
-    model = json.loads(backend.to_str())["model"]
-    found: Floats = -np.log(np.arange(size, dtype=np.float64) + 1)
-    if model["type"] == "Unigram":
-        for token, (_, score) in enumerate(model["vocab"][:size]):
-            found[token] = score
-    return found
 
 
 @dataclass(frozen=True)
@@ -144,36 +123,11 @@ class LatticeEdges(NamedTuple):
             ),
         )
 
-    def look_ahead(self, temperature: float) -> Tensor:
-        """Return log psi / temperature of every edge, nats, (E,), beside what p gives.
+    def look_ahead(self) -> Tensor:
+        """Return log psi of every edge, nats, (E,), beside what p gives.
 
-        q(token | path) is in proportion to (p(token | path) psi)^(1 / temperature),
-        where log psi is ``log_rest``: a share of a token for a part of its bytes.
+        q(token | path) is in proportion to p(token | path) psi, where log psi is
+        ``log_rest``: a share of a token for a part of its bytes.
         """
-        ahead = self.log_rest[self.nexts].masked_fill(self.tokens == OVERRUN, 0.0)
-        return ahead / temperature
-
-    def unigram(self, frequencies: Floats, temperature: float) -> Tensor:
-        """Return log q of every edge, nats, (E,), but for a constant of its node.
-
-        q(z) is in proportion to prod_i f(z_i)^(1 / temperature), drawn left to right:
-        an edge is as probable as its token times the sum over all ways to go on.
-
-        Args:
-            frequencies: log f of each token, nats.
-            temperature: Of the proposal.
-        """
-        scaled, tokens = frequencies / temperature, self.tokens.numpy()
-        nexts, overrun = self.nexts.numpy(), self.overrun.numpy()
-        scores = scaled[tokens]
-        for edge in np.flatnonzero(tokens == OVERRUN):
-            begin, end = self.overrun_first[edge : edge + 2].tolist()
-            scores[edge] = np.logaddexp.reduce(scaled[overrun[begin:end]])
-        rest, first = np.where(self.ends.numpy(), 0.0, -np.inf), self.first.tolist()
-        for node in range(len(rest) - 1, -1, -1):
-            begin, end = first[node : node + 2]
-            if begin < end:
-                scores[begin:end] += rest[nexts[begin:end]]
-                one = np.logaddexp.reduce(scores[begin:end])
-                rest[node] = np.logaddexp(one, rest[node])
-        return torch.from_numpy(scores)
+        ahead = self.log_rest[self.nexts]
+        return ahead.masked_fill(self.tokens == OVERRUN, 0.0)
