@@ -245,7 +245,7 @@ class End(StrEnum):
 
     IMPLIED = "implied"
     """A rolling log-likelihood counts the end by itself: for models of whole texts
-    (``latent_...``, ``kenlm``)."""
+    (``latent_...``, ``kenlm``), which have no probability for a beginning."""
 
 
 def as_texts(corpus: Corpus, end: End) -> Dataset:
@@ -260,8 +260,8 @@ def as_texts(corpus: Corpus, end: End) -> Dataset:
         end: What is part of a text.
 
     Returns:
-        A row a sequence: ``index``, ``begin`` (context), ``text``, ``ended`` and
-        ``true_log_p`` in nats.
+        A row a sequence: ``index``, ``begin`` (context), ``text`` and ``true_log_p`` in
+        nats.
 
     Raises:
         ValueError: If the corpus has no tokenizer, or nothing can be read back.
@@ -280,19 +280,16 @@ def as_texts(corpus: Corpus, end: End) -> Dataset:
     begin = written(before) if before else ""
     columns: dict[str, list[Any]] = defaultdict(list)
     for rows in corpus.dataset().iter(batch_size=_ROWS_AT_ONCE):
-        asked = [
-            ids[:-1] if ended and end is End.IMPLIED else ids
-            for ids, ended in zip(rows["ids"], rows["ended"], strict=True)
-        ]
+        asked = [ids[:-1] if end is End.IMPLIED else ids for ids in rows["ids"]]
         texts = [written(ids) if ids else "" for ids in asked]
         encoded = tokenizer([begin + text for text in texts], add_special_tokens=False)
         for place, found in enumerate(encoded["input_ids"]):
+            whole = end is End.WRITTEN or rows["ended"][place]
             # To models of sentences no words are no sentence, whatever its end costs.
-            if texts[place] and found == before + asked[place]:
+            if whole and texts[place] and found == before + asked[place]:
                 columns["index"].append(rows["index"][place])
                 columns["begin"].append(begin)
                 columns["text"].append(texts[place])
-                columns["ended"].append(rows["ended"][place])
                 columns["true_log_p"].append(rows["log_p"][place])
     if not columns:
         raise ValueError(

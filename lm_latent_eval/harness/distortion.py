@@ -68,7 +68,8 @@ class DistributionalDistortionTask(WholeTextTask):
         if self.left_out:
             logger.warning(
                 "%s: %d of %d sequences of %s are left out: their texts read as other "
-                "tokens, or have none. Means are over the others, and no divergences",
+                "tokens, have none, or lack an end that end=implied would count. Means "
+                "are over the others, and no divergences",
                 self.config.task,
                 self.left_out,
                 corpus.num_sequences,
@@ -87,7 +88,6 @@ class DistributionalDistortionTask(WholeTextTask):
         *,
         limit: int | None = None,
         samples: list[int] | None = None,
-        world_size: int = 1,
         cache_requests: bool = False,
         rewrite_requests_cache: bool = False,
         **options: Any,
@@ -96,24 +96,12 @@ class DistributionalDistortionTask(WholeTextTask):
 
         Every process does so for all documents. lm-eval's cache of requests does not
         know the corpus.
-
-        Raises:
-            ValueError: If processes would wait for each other in vain.
         """
         if cache_requests:
             logger.warning("%s: requests are not cached", self.config.task)
         documents = [doc for _, doc in self.doc_iterator(limit=limit, samples=samples)]
-        kinds = {self._request_type(doc) for doc in documents}
-        if world_size > 1 and len(kinds) > 1:
-            raise ValueError(
-                f"{self.config.task}: sequences that were cut take requests of another "
-                "kind with end=implied, and lm-eval cannot share out both: use one "
-                "process, or a corpus with a larger --max-length"
-            )
         self._divide(documents)
-        super().build_all_requests(
-            limit=limit, samples=samples, world_size=world_size, **options
-        )
+        super().build_all_requests(limit=limit, samples=samples, **options)
 
     def _divide(self, documents: Sequence[Mapping[str, Any]]) -> None:
         self.bin_of = {}
@@ -143,14 +131,6 @@ class DistributionalDistortionTask(WholeTextTask):
             for each in bins
         ]
 
-    def _request_type(self, doc: Mapping[str, Any]) -> str:
-        """Return the type of a sequence's request: cut sequences need a context.
-
-        A log-likelihood in an empty context is that of a beginning.
-        """
-        whole = doc["ended"] and self.end is End.IMPLIED
-        return "loglikelihood_rolling" if whole else "loglikelihood"
-
     def construct_requests(
         self,
         doc: dict[str, Any],
@@ -170,12 +150,11 @@ class DistributionalDistortionTask(WholeTextTask):
                 f"{self.config.task}: nothing stands before a sequence of a language: "
                 "no examples, no system instruction and no chat template"
             )
-        kind = self._request_type(doc)
-        text = doc["text"]
+        whole, text = self.end is End.IMPLIED, doc["text"]
         number = metadata[1] if doc_id is None else doc_id  # 0.4 says it there
         return request(
-            kind,
-            (doc["begin"], text) if kind == "loglikelihood" else whole_text(text),
+            "loglikelihood_rolling" if whole else "loglikelihood",
+            whole_text(text) if whole else (doc["begin"], text),
             doc,
             0,
             (self.config.task, number, self.config.repeats),

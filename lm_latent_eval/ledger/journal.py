@@ -24,7 +24,6 @@ import numpy as np
 from lm_latent_eval.files import naming, no_room, regular, replacing
 from lm_latent_eval.ledger.files import BusyError, lock_of, only_writer
 from lm_latent_eval.ledger.settings import (
-    FormatError,
     Settings,
     check_format,
     parsed,
@@ -38,8 +37,6 @@ T = TypeVar("T")
 
 UNFINISHED = ".partial.jsonl"
 """Suffix of the journal of a running or killed run."""
-OLD = ".partial.sqlite"
-"""The same of version 0.3."""
 _SYNC = 1.0
 """Seconds between two syncs of a file."""
 
@@ -64,8 +61,7 @@ class Journal:
 
         Raises:
             BusyError: If another run is writing the file.
-            FormatError: If another version wrote it.
-            ValueError: If it is of another run, something else, or damaged.
+            ValueError: If it is of another run or version, something else, or damaged.
             NoRoomError: If the disk is full; rows that were added stay.
         """
         if self.path.is_symlink():
@@ -97,8 +93,7 @@ class Journal:
 
         Raises:
             FileNotFoundError: If there is no file.
-            FormatError: If another version wrote it.
-            ValueError: If it is something else.
+            ValueError: If it is another version's, or something else.
         """
         lines = self.lines()
         if (head := next(lines, None)) is None:
@@ -243,20 +238,6 @@ def read_run(
         for task, results in tasks.items()
     }
     return next(iter(runs.values()), {}), ordered
-
-
-def refuse_old(paths: Iterable[Path]) -> None:
-    """Refuse what unfinished runs of version 0.3 left.
-
-    Raises:
-        FormatError: If one of them is such a file.
-    """
-    for path in paths:
-        if path.name.endswith(OLD) and path.exists():
-            raise FormatError(
-                f"{path} was left by an unfinished run of lm-latent-eval 0.3: finish "
-                "it with that version, or remove the file to start anew"
-            )
 
 
 def remove(paths: Iterable[Path]) -> None:

@@ -17,10 +17,6 @@ VERSION = "lm_latent_eval"
 """Under what name settings say which version found the results."""
 
 
-class FormatError(ValueError):
-    """Results in the format of another version."""
-
-
 def differences(theirs: Settings, ours: Settings) -> str:
     """Say which settings differ, and how; "" if none does.
 
@@ -67,10 +63,10 @@ def check_format(where: Path, settings: Settings, expected: int) -> None:
     """Refuse the results of another version.
 
     Raises:
-        FormatError: If they are.
+        ValueError: If they are.
     """
     if (there := settings.get("format", 1)) != expected:
-        raise FormatError(
+        raise ValueError(
             f"{where} is in format {there!a:.20}, of {_wrote(settings.get(VERSION))}, "
             f"and this one reads format {expected}: finish it with that version, or "
             "run the command again, with another path for its output"
@@ -103,7 +99,7 @@ def refuse_others(where: Path, theirs: Settings, ours: Settings, kind: str) -> N
     ours = json.loads(json.dumps(plain(ours)))  # names are strings there
     version = theirs.get(VERSION)
     if VERSION in ours and version != ours[VERSION]:
-        raise FormatError(
+        raise ValueError(
             f"{where} is of {_wrote(version)}, and this is {ours[VERSION]}: finish it "
             "with that version, or give the output another path to start anew"
         )

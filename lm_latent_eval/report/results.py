@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_latent_eval.files import beside
-from lm_latent_eval.ledger.journal import UNFINISHED, refuse_old
+from lm_latent_eval.ledger.journal import UNFINISHED
 from lm_latent_eval.report.sample_log import read_answers, read_fields, read_scores
 from lm_latent_eval.report.units import Run, of_answers
 from lm_latent_eval.scoring import records
@@ -67,7 +67,6 @@ def read(path: Path, *, metric: str | None = None, fields: bool = False) -> list
     elif path.suffix == ".json":
         found = _results(path, metric, fields)
     else:
-        refuse_old([path])
         whole = path.suffix == ".parquet" or path.name.endswith(UNFINISHED)
         made = records.read(path) if whole else [read_record(path)]
         found = [Run.of(record) for record in made]
@@ -115,7 +114,6 @@ def newest(folder: Path) -> Path | None:
 def _folder(folder: Path, metric: str | None, fields: bool) -> list[Run]:
     if results := newest(folder):
         return _results(results, metric, fields)
-    refuse_old(folder.rglob("record_*"))
     unfinished = sorted(folder.rglob(f"record_*{UNFINISHED}"))
     if found := records.read_unfinished(unfinished):
         return [Run.of(record) for record in found]

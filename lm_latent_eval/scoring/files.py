@@ -19,11 +19,9 @@ from typing import Any, Self
 
 from lm_latent_eval.files import resolved
 from lm_latent_eval.ledger.journal import (
-    OLD,
     UNFINISHED,
     Journal,
     Row,
-    refuse_old,
     remove,
 )
 from lm_latent_eval.ledger.settings import Settings, differences, refuse_others
@@ -163,7 +161,6 @@ def keep(
     """
     if output.exists() and not output.is_file():
         raise ValueError(f"--output {output}: estimates are kept in a regular file")
-    refuse_old([_beside(output, OLD)])
     file, journal = _file(output), _journal(output)
     ours = texts_of(settings)
     has_lines = _has_lines(output)

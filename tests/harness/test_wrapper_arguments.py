@@ -134,11 +134,7 @@ NARROW = (
 OPTIONS = {
     "tokens": [
         NARROW,
-        (
-            {"num_samples": 1, "estimator": "mixed"},
-            "num_samples=1: estimator=mixed needs at least 2",
-        ),
-        ({"proposal": "latice"}, r"proposal='latice': .*did you mean lattice"),
+        ({"estimator": "exat"}, r"estimator='exat': .*did you mean exact"),
         ({"end": "bos"}, "end='bos': expected one of none, prefix, eos"),
         ({"context_tokens": -1}, "context_tokens=-1"),
         ({"contxt_tokens": 3}, "did you mean context_tokens"),

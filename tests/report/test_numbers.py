@@ -159,14 +159,6 @@ def test_an_unfinished_file_of_estimates_is_explained_as_one(scored, tmp_path, c
         assert ("Not finished: numbers are of 1 ans" in capsys.readouterr().out) is said
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_what_version_0_3_did_not_finish_says_how_to(tmp_path, refused, whole):
-    path = tmp_path / "record_0.partial.sqlite"
-    path.touch()
-    said = refused("recompute", tmp_path if whole else path)
-    assert "by an unfinished run of lm-latent-eval 0.3: finish it with" in said
-
-
 def test_shards_have_the_table_of_one_run(spelled_directory, tmp_path, capsys, refused):
     """Given as files, one of them not finished elsewhere, or by their folder."""
     texts = tmp_path / "texts.txt"
