@@ -40,6 +40,8 @@ def _run(words: Sequence[str]) -> int:
 _SECTIONS = {
     "scores": {
         "estimate": "score a file of texts, with Monte Carlo errors",
+        "surprisal": "say how surprising each word of a text is, with errors",
+        "latents": "show the most probable latents of texts",
         "calibrate": "say how far estimates are from log p on texts of the model",
         "compare": "compare models on the same texts, with errors and a verdict",
         "audit": "test from outside whether a model's scores are a likelihood",
@@ -66,6 +68,7 @@ _SECTIONS = {
 _MODULES = {
     **dict.fromkeys(("explain", "recompute", "export"), "results"),
     **dict.fromkeys(("convert", "text", "manifest", "tasks"), "files"),
+    **dict.fromkeys(("surprisal", "latents"), "inside"),
     "calibrate": "estimate",
     "report": "compare",
 }

@@ -97,7 +97,7 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def _opening(args: argparse.Namespace) -> Opening:
+def opening_of(args: argparse.Namespace) -> Opening:
     """Return how a model is opened, with the options that were given."""
     from lm_latent_eval.scoring.interface import Opening
 
@@ -120,7 +120,7 @@ def _estimate(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.totals import Totals
     from lm_latent_eval.text.corpora import read_texts
 
-    opening, shard = _opening(args), Shard.parse(args.shard)
+    opening, shard = opening_of(args), Shard.parse(args.shard)
     if args.workers is not None:
         _by_workers(args, opening, shard)
         return
@@ -213,7 +213,7 @@ def _calibrate(args: argparse.Namespace) -> None:
 
     number = whole("texts", args.texts, 2)
     most = whole("max_words", args.max_words, 1)
-    scorer = _opening(args).scorer(quiet=False)
+    scorer = opening_of(args).scorer(quiet=False)
     if not isinstance(scorer, Scorer):
         raise ValueError(
             f"{args.checkpoint}: its model scores strings its own way, without latents "

@@ -15,6 +15,7 @@ from lm_latent_eval.report.figures import COLOURS, MARKS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 INK = "#777777"
 """Colour of lines, which shows on white and on black."""
@@ -140,6 +141,37 @@ def shares(
         axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
         axes.set_ylim(0, 1.02)
         _finish(axes, x, y)
+    return figure
+
+
+def surprisal(words: DataFrame) -> Figure:
+    """Draw the surprisal of the words of a text, in bits, with 95 % intervals.
+
+    Args:
+        words: The rows of one text of a table of ``scoring.inside.surprisal``. A word
+            whose error is not known has an open mark.
+    """
+    places, width = range(len(words)), max(NARROW, 0.45 * len(words))
+    errors = words.error_bits.astype(float)
+    known = errors.notna()
+    with _axes(3.2, width) as (figure, axes):
+        bits = words.surprisal_bits.astype(float)
+        axes.plot(places, bits, color=COLOURS[0], linewidth=0.8)
+        axes.errorbar(
+            places, bits, 1.96 * errors.fillna(0.0), fmt="none", ecolor=COLOURS[0]
+        )
+        for some, inside in ((known, COLOURS[0]), (~known, "none")):
+            axes.scatter(
+                *([n for n in places if some.iloc[n]], bits[some]),
+                edgecolor=COLOURS[0],
+                facecolor=inside,
+                zorder=3,
+            )
+        axes.set_xticks(
+            places, [*map(figures.drawable, words.word)], rotation=45, ha="right"
+        )
+        axes.set_ylim(bottom=min(0.0, float(bits.min())))
+        axes.set_ylabel("surprisal, bits")
     return figure
 
 

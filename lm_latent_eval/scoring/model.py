@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub import (
@@ -23,6 +23,7 @@ from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.options import at_least_0, whole
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError, noting_progress
 from lm_latent_eval.scoring.generation import MOST_TOKENS, GenerationOptions
+from lm_latent_eval.scoring.inside import surprisal
 from lm_latent_eval.scoring.interface import (
     TextModel,
     TextScorer,
@@ -37,6 +38,9 @@ from lm_latent_eval.scoring.options import (
 )
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.words import checked_strings
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _DEFAULTS = {"temperature": 1.0, "seed": 0, "max_samples": 100_000, "bounds": "lower"}
 """Defaults of these arguments: those of ``ScoringOptions``,
@@ -178,6 +182,46 @@ class LatentModel:
             except MissedTextsError as err:
                 raise err.leaving(found, len(texts)) from err.__cause__
         return [found[n].estimate for n in range(len(texts))]
+
+    def surprisal(
+        self,
+        texts: Sequence[str],
+        *,
+        regions: bool = False,
+        batch_size: int | str | None = "auto",
+        progress: bool = False,
+        **options: Any,
+    ) -> DataFrame:
+        """Return the surprisal of each word, with its Monte Carlo error, as a table.
+
+        Args:
+            texts: N strings, cut into words at their white space.
+            regions: Whether ``|`` stands between regions that take the place of words.
+            batch_size: As of ``log_likelihood``.
+            progress: Show a progress bar.
+            **options: Those of ``log_likelihood``: ``estimator``, ``num_samples`` and
+                the like, or a model's own.
+
+        Returns:
+            A row a word and one an end (docs/surprisal.md), in nats and bits. Errors
+            that cannot be told are ``NA``.
+
+        Raises:
+            MissedTextsError: If no latent was found of some texts.
+            ValueError: If the model gives no probability of a word after those before,
+                a setting is impossible or a text cannot be scored.
+            TypeError: If ``texts`` is no list of strings.
+
+        Example:
+            >>> import lm_latent_eval
+            >>> from lm_latent_eval.demo import CHECKPOINT
+            >>> model = lm_latent_eval.load(CHECKPOINT)
+            >>> table = model.surprisal(["It is known for its plums."], num_samples=50)
+            >>> [*table.word]
+            ['It', 'is', 'known', 'for', 'its', 'plums.', '</s>']
+        """
+        scorer = self._scorer(options, batch_size=batch_size, quiet=not progress)
+        return surprisal.table(scorer, checked_strings(texts), regions=regions)
 
     def generate(
         self,

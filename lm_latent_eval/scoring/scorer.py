@@ -26,6 +26,8 @@ from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.evaluation import Evaluation, Model
 from lm_latent_eval.scoring.generation import GenerationOptions, generate
+from lm_latent_eval.scoring.inside.prefixes import Prefixes, divided
+from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
 from lm_latent_eval.scoring.likelihoods import Continuations, WholeTexts
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
@@ -195,6 +197,11 @@ class Scorer:
         }
 
     @property
+    def unknown_words(self) -> str:
+        """What an unknown word is charged, a policy of ``unk``."""
+        return str(self.reader.policy)
+
+    @property
     def _conditional_on(self) -> dict[str, str]:
         """``conditional_on`` of a conditional model; None of other models."""
         if isinstance(self.model, Conditional):
@@ -230,6 +237,22 @@ class Scorer:
         missed = Missed(queries)
         parts = Continuations(self.evaluation).parts(texts, missed)
         yield from self._whole_queries(parts, texts)
+        missed.tell()
+
+    def score_regions(
+        self, texts: Sequence[Regions]
+    ) -> Iterator[tuple[int, list[RegionScore]]]:
+        """Yield log p-hat of each region of texts: see ``ScoresRegions``.
+
+        Raises:
+            MissedTextsError: At the end, if an estimator found no latent of a text.
+            ValueError: If the model gives prefixes no probability, or a text cannot be
+                scored.
+        """
+        divided_texts = [divided(self.cut, regions) for regions in texts]
+        self._check([s.text for sentences in divided_texts for s in sentences])
+        missed = Missed([regions.query for regions in texts])
+        yield from Prefixes(self.evaluation).scores(divided_texts, missed)
         missed.tell()
 
     def generate(

@@ -1,0 +1,1 @@
+"""Views inside a text: surprisal by word, and its most probable latents."""

@@ -1,0 +1,254 @@
+r"""Prefix sums of latent models, and what each region adds to them.
+
+.. math::
+    -\log p(x_n \mid x_{<n}) = \log \sum_z p(x_{<n}, z) - \log \sum_z p(x_{\le n}, z)
+
+Both sums are of prefixes: nothing after the region may decide which latents are kept.
+A search that knew the rest would drop the readings that only the prefix favours, and
+the surprise at the word that refutes them. So a proposal that reads ahead
+(``ReadsAhead``) searches each prefix by itself. Of other proposals one search serves
+all prefixes of a text, since it has decided all about a prefix before it reads on.
+
+The random numbers of a place are the same in all searches of a text, so the errors of
+two prefix sums are those of pairs of passes or draws, and much of them cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from lm_latent_eval.estimators import Bound, Estimate
+from lm_latent_eval.inference import Estimator
+from lm_latent_eval.latent import ReadsAhead
+from lm_latent_eval.scoring.answer import Missed
+from lm_latent_eval.scoring.evaluation import Evaluation
+from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
+from lm_latent_eval.scoring.likelihoods import read_contexts
+from lm_latent_eval.scoring.texts import Cutter, Text, naming
+from lm_latent_eval.text.encoder import Reading
+
+Rows = dict[int, Tensor]
+"""Words of a prefix -> its log-weights, as the estimator reads them."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive words of a sentence that belong to one region, or its end."""
+
+    number: int | None
+    """As of ``RegionScore``."""
+    stop: int
+    """How many words of the sentence precede the group's end."""
+    log_spacing: float
+    """Cost of the white space in the group, nats."""
+    unknown: int
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence with the groups of its words."""
+
+    text: Text
+    groups: list[Group]
+
+
+def divided(cut: Cutter, regions: Regions) -> list[Sentence]:
+    """Divide the sentences of a text.
+
+    A word that reaches into a later region belongs to the later one.
+
+    Raises:
+        ValueError: As of ``Cutter.whole``.
+    """
+    texts = cut.whole(regions.query)
+    with naming(regions.query):
+        reading = cut.reader(regions.query.text)
+    found, first = [], 0
+    for n, text in enumerate(texts):
+        num_words = min(len(text.words), len(reading.ids) - first)
+        last = first + num_words
+        # Only the text's own end pays for the white space before it.
+        spacing = reading.log_spacing[first : last + (n == len(texts) - 1)]
+        owners = [_owner(regions, end) for end in reading.ends[first:last]]
+        if len(text.words) > num_words or any(spacing[num_words:]):
+            owners.append(None)
+        groups = []
+        for owner, places in groupby(range(len(owners)), owners.__getitem__):
+            some = [*places]
+            group = Group(
+                owner,
+                min(some[-1] + 1, len(text.words)),
+                math.fsum(spacing[some[0] : some[-1] + 1]),
+                sum(_is_unknown(reading, first + m) for m in some if m < num_words),
+            )
+            groups.append(group)
+        found.append(Sentence(text, groups))
+        first = last
+    return found
+
+
+def _owner(regions: Regions, end: int) -> int | None:
+    """Return which region a word that ends there belongs to; None: none any more."""
+    place = bisect_left(regions.ends, end)
+    return place if place < len(regions.ends) else None
+
+
+def _is_unknown(reading: Reading, place: int) -> bool:
+    left_out = bool(reading.left_out) and reading.left_out[place] > 0
+    return bool(reading.log_unknown[place] or reading.unspelled[place] or left_out)
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Estimates the regions of texts, after those before them."""
+
+    evaluation: Evaluation
+
+    def scores(
+        self, texts: Sequence[Sequence[Sentence]], missed: Missed
+    ) -> Iterator[tuple[int, list[RegionScore]]]:
+        """Estimate regions.
+
+        Args:
+            texts: The sentences of each text.
+            missed: Collects texts of which no latent was found.
+
+        Raises:
+            ValueError: If the model gives prefixes no probability.
+        """
+        self.evaluation.refuse_parts("a word after the words before it")
+        sentences = {s.text.name: s for some in texts for s in some}
+        waiting = {some[0].text.query.index: len(some) for some in texts if some}
+        found: dict[int, list[tuple[int, RegionScore]]] = {}
+        words = sum(len(s.text.words) for s in sentences.values())
+        with self.evaluation.bar(words, "words") as bar:
+            ordered = [sentence.text for sentence in sentences.values()]
+            for text, rows in self._weighed(ordered, sentences, bar):
+                query = text.query
+                with missed.aside(query):
+                    scored = self._scored(sentences[text.name], rows)
+                    found.setdefault(query.index, []).extend(
+                        (text.sentence, score) for score in scored
+                    )
+                    waiting[query.index] -= 1
+                if not waiting[query.index]:
+                    yield query.index, _together(found.pop(query.index))
+
+    def _weighed(
+        self, texts: list[Text], sentences: dict[str, Sentence], bar: tqdm
+    ) -> Iterator[tuple[Text, Rows]]:
+        """Yield the rows of every prefix that ends a group."""
+        method = self.evaluation.method
+        stops = {
+            name: {group.stop for group in sentence.groups}
+            for name, sentence in sentences.items()
+        }
+        at_once = partial(self._in_one_search, method, stops)
+        for batch in self.evaluation.batches(texts, method.num_samples):
+            if isinstance(self.evaluation.stepwise, ReadsAhead):
+                found = self._apart(method, batch, stops)
+                for text in batch:
+                    bar.update(len(text.words))
+                    yield text, found[text.name]
+                continue
+            for some, rows in self.evaluation.fitting(batch, at_once):
+                bar.update(sum(len(text.words) for text in some))
+                yield from zip(some, rows, strict=True)
+
+    def _in_one_search(
+        self, method: Estimator, stops: dict[str, set[int]], texts: Sequence[Text]
+    ) -> list[Rows]:
+        """Read texts word by word."""
+        begun, _ = read_contexts(self.evaluation, method, texts)
+        found: list[Rows] = [{0: row} for row in begun.log_w.cpu()]
+        batch = self.evaluation.collate(texts)
+        going_on = self.evaluation.going_on(texts, batch, [0] * len(texts))
+        lengths, reading = batch.on_host[1], torch.arange(len(texts))
+        for t in range(int(lengths.max())):
+            (on,) = (lengths[reading] > t).nonzero(as_tuple=True)
+            reading, begun = reading[on], begun.select(on)
+            begun = method.extend(going_on.select(reading).piece(t, t + 1), begun)
+            for b, row in zip(reading.tolist(), begun.log_w.cpu(), strict=True):
+                if t + 1 in stops[texts[b].name]:
+                    found[b][t + 1] = row
+        return found
+
+    def _apart(
+        self, method: Estimator, texts: Sequence[Text], stops: dict[str, set[int]]
+    ) -> dict[str, Rows]:
+        """Search each prefix by itself, as a text of which nothing else is known."""
+        prefixes = [
+            replace(text, words=text.words[:stop], word_costs=text.word_costs[:stop])
+            for text in texts
+            for stop in {0, *stops[text.name]}
+        ]
+        found: dict[str, Rows] = {text.name: {} for text in texts}
+
+        def work(some: Sequence[Text]) -> Tensor:
+            begun, _ = read_contexts(self.evaluation, method, some)
+            batch = self.evaluation.collate(some)
+            going_on = self.evaluation.going_on(some, batch, [0] * len(some))
+            return method.extend(going_on, begun).log_w.cpu()
+
+        for batch in self.evaluation.batches(prefixes, method.num_samples):
+            for some, rows in self.evaluation.fitting(batch, work):
+                for prefix, row in zip(some, rows, strict=True):
+                    found[prefix.name][len(prefix.words)] = row
+        return found
+
+    def _scored(self, sentence: Sentence, rows: Rows) -> list[RegionScore]:
+        method, before, spacing = self.evaluation.method, 0, 0.0
+        found = []
+        for group in sentence.groups:
+            words, after = group.stop - before, spacing + group.log_spacing
+            estimate = difference(
+                method, rows[group.stop] + after, rows[before] + spacing, words
+            )
+            found.append(RegionScore(group.number, estimate, group.unknown))
+            before, spacing = group.stop, after
+        return found
+
+
+def difference(
+    method: Estimator, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
+) -> Estimate:
+    """Estimate log p(region | prefix) from the rows of both prefix sums.
+
+    It is exact where both sums are, and has an error where both have one: passes that
+    contradict each other about a prefix tell nothing of what follows it.
+    """
+    prefix = method.estimate(log_w_prefix, num_tokens)
+    whole = method.estimate(log_w, num_tokens)
+    if whole.bound is Bound.EXACT and prefix.bound is not Bound.EXACT:
+        log_w = log_w.clone()
+        log_w[-1] = -torch.inf  # the mark of what was cut, see ``with_mark``
+    estimate = method.difference(log_w, log_w_prefix, num_tokens)
+    if prefix.stderr is None or whole.stderr is None:
+        return replace(estimate, stderr=None, replicates=())
+    return estimate
+
+
+def _together(scores: Sequence[tuple[int, RegionScore]]) -> list[RegionScore]:
+    """Put the sentences of a text together; regions that lie in two are multiplied."""
+    found: list[RegionScore] = []
+    for _, score in sorted(scores, key=lambda pair: pair[0]):
+        same = [n for n, other in enumerate(found) if other.number == score.number]
+        if score.number is None or not same:
+            found.append(score)
+            continue
+        other = found[same[0]]
+        found[same[0]] = replace(
+            other,
+            estimate=Estimate.product([other.estimate, score.estimate]),
+            unknown=other.unknown + score.unknown,
+        )
+    return found
