@@ -114,6 +114,68 @@ class Beam(Generic[LatentsT]):
     full after any step. None: of every text."""
 
 
+@dataclass(frozen=True)
+class Span:
+    """Consecutive words that a latent says something of."""
+
+    start: int
+    """The first word, from 0."""
+    end: int
+    """The word after the last."""
+    label: str
+    """What it says: a topic, an entity, a relation."""
+    group: int = 0
+    """Spans of one group belong together, as the mentions of an entity do."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A latent of a text, for people."""
+
+    text: str
+    """One line."""
+    spans: tuple[Span, ...] = ()
+    is_tree: bool = False
+    """Whether the spans are the constituents of a tree, the inner ones first."""
+
+
+def marked(words: Sequence[str], spans: Sequence[Span]) -> Description:
+    """Describe spans that do not overlap, in their order, in the text.
+
+    Example:
+        >>> marked(["Ada", "saw", "Bo"], [Span(0, 1, "new"), Span(2, 3, "old")]).text
+        '[Ada](new) saw [Bo](old)'
+    """
+    parts, place = list[str](), 0
+    for span in spans:
+        inside = " ".join(words[span.start : span.end])
+        parts += [*words[place : span.start], f"[{inside}]({span.label})"]
+        place = span.end
+    return Description(" ".join([*parts, *words[place:]]), tuple(spans))
+
+
+@runtime_checkable
+class Describes(Protocol[GivenLatentsT]):
+    """A model that says in words what a latent of its own is."""
+
+    def describe(
+        self,
+        words: Sequence[str],
+        latents: GivenLatentsT,
+        decode: Callable[[Sequence[int]], str],
+        /,
+    ) -> Description:
+        """Describe the one latent of one text.
+
+        Args:
+            words: The text, its end left out.
+            latents: With leading axes (1, 1), on the host; their places may be more
+                than there are words, by the end of the text.
+            decode: Writes ids of words as a string.
+        """
+        ...
+
+
 class LatentLM(Protocol[BatchT, EncodedT, GivenLatentsT]):
     """A joint distribution p(x, z) over texts x and latents z."""
 

@@ -70,4 +70,48 @@ def _surprisal(args: argparse.Namespace) -> None:
 
 def add_latents(commands: Commands, summary: str) -> None:
     """Add ``latents``."""
-    raise NotImplementedError
+    parser = commands.add_parser(
+        "latents",
+        help=summary,
+        example="lm-latent-eval latents DIR --data texts.txt --top 3",
+    )
+    parser.add_argument("checkpoint", help="directory or hub repository")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="texts, as `estimate` reads them"
+    )
+    parser.add_argument(
+        "--top", type=int, default=3, help="latents of a text to show (default: 3)"
+    )
+    parser.add_argument(
+        "--output",
+        type=output_file,
+        help="JSON lines (.jsonl), one page (.html) or plain text; default: print",
+    )
+    add_scoring(parser, "revision")
+    parser.set_defaults(run=_latents)
+
+
+def _latents(args: argparse.Namespace) -> None:
+    from lm_latent_eval.files import write_text
+    from lm_latent_eval.options import whole
+    from lm_latent_eval.report import latents
+    from lm_latent_eval.scoring.inside.latents import FindsLatents
+    from lm_latent_eval.scoring.texts import Query
+    from lm_latent_eval.text.corpora import read_texts
+
+    top, texts = whole("top", args.top, 1), read_texts(args.data)
+    if args.output is not None:
+        not_read(args.output, [args.data])
+    scorer = opening_of(args).scorer(quiet=False)
+    if not isinstance(scorer, FindsLatents):
+        raise ValueError(f"{args.checkpoint}: its model shows none of its latents")
+    queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
+    found = scorer.best_latents(queries, top)
+    suffix = "" if args.output is None else args.output.suffix.lower()
+    writer = {".jsonl": latents.json_lines, ".html": latents.page}
+    written = writer.get(suffix, latents.plain)(found)
+    if args.output is None:
+        print(written, end="")
+    else:
+        write_text(args.output, written)
+        print(f"wrote {args.output}")

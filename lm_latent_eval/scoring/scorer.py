@@ -26,6 +26,7 @@ from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.evaluation import Evaluation, Model
 from lm_latent_eval.scoring.generation import GenerationOptions, generate
+from lm_latent_eval.scoring.inside.latents import BestLatents, best_latents
 from lm_latent_eval.scoring.inside.prefixes import Prefixes, divided
 from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
 from lm_latent_eval.scoring.likelihoods import Continuations, WholeTexts
@@ -254,6 +255,23 @@ class Scorer:
         missed = Missed([regions.query for regions in texts])
         yield from Prefixes(self.evaluation).scores(divided_texts, missed)
         missed.tell()
+
+    def best_latents(self, queries: Sequence[Query], top: int) -> Iterator[BestLatents]:
+        """Yield the most probable latents of each text: see ``FindsLatents``.
+
+        Raises:
+            ValueError: If the model has no latents, or a text cannot be scored.
+        """
+        for query in queries:
+            first, reading = 0, self.reader(query.text)
+            for text in self.cut.whole(query):
+                last = min(first + len(text.words), len(reading.ids))
+                starts = (0, *reading.ends)[first:last]
+                borders = zip(starts, reading.ends[first:last], strict=True)
+                words = [query.text[a:b].strip() for a, b in borders]
+                if text.words:
+                    yield best_latents(self.evaluation, text, words, top)
+                first = last
 
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]]

@@ -20,6 +20,7 @@ Source: Ji et al. (2017), sections 3 and 4; the code of Logan et al. (2020).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -29,10 +30,10 @@ from torch import Tensor, nn
 from lm_latent_eval.inference.ragged import in_parts
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Uniforms
+from lm_latent_eval.latent import Description, Span, Uniforms, marked
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.given_chains import Encoded, GivenChains
-from lm_latent_eval.models.entitynlm.latents import Chains, EntityState
+from lm_latent_eval.models.entitynlm.latents import NOBODY, Chains, EntityState
 from lm_latent_eval.models.entitynlm.network import Trunk, Words
 from lm_latent_eval.models.entitynlm.steps import (
     ChainSteps,
@@ -78,6 +79,23 @@ class EntityNLM(TrainedModel):
             {name: Trunk(config) for name in config.proposals}
         )
         self.post_init()  # type: ignore[no-untyped-call]
+
+    def describe(
+        self,
+        words: Sequence[str],
+        chains: Chains,
+        decode: Callable[[Sequence[int]], str],
+    ) -> Description:
+        """List the mentions of each entity: see ``Describes``."""
+        entity, left = (part[0, 0, : len(words)].tolist() for part in chains)
+        spans, place = [], 0
+        while place < len(words):
+            end = min(place + 1 + left[place], len(words))
+            if entity[place] != NOBODY:
+                number = entity[place]
+                spans.append(Span(place, end, f"entity {number}", number))
+            place = end
+        return marked(words, spans)
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""

@@ -19,7 +19,7 @@ the first two.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,14 +35,22 @@ from lm_latent_eval.inference.particles import not_negligible
 from lm_latent_eval.inference.ragged import AT_ONCE
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import SearchedProposal, Thinning
-from lm_latent_eval.latent import Beam, Draws, Normalization, Uniforms
+from lm_latent_eval.latent import (
+    Beam,
+    Description,
+    Draws,
+    Normalization,
+    Span,
+    Uniforms,
+    marked,
+)
 from lm_latent_eval.models.kglm.candidates import Candidates
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
-from lm_latent_eval.models.kglm.graph import GraphError, KnowledgeGraph
-from lm_latent_eval.models.kglm.latents import NextStep, Rows, Walks
+from lm_latent_eval.models.kglm.graph import NO_ENTITY, GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.latents import Mention, NextStep, Rows, Walks
 from lm_latent_eval.models.kglm.network import AliasMemo, Trunk, Words, log_add
 from lm_latent_eval.models.kglm.search import LookAhead, walk_searches
 from lm_latent_eval.models.kglm.steps import (
@@ -96,6 +104,40 @@ class KGLM(TrainedModel):
         self.graph = graph
         self._alias_keys: AliasMemo | None = None
         self.post_init()  # type: ignore[no-untyped-call]
+
+    def describe(
+        self, words: Sequence[str], walks: Walks, decode: Callable[[Sequence[int]], str]
+    ) -> Description:
+        """Name mentioned nodes, and edges from recent ones: see ``Describes``."""
+        kinds, nodes = (part[0, 0, : len(words)] for part in walks)
+        spans: list[Span] = []
+        for place, kind in enumerate(kinds.tolist()):
+            if kind == Mention.NONE:
+                continue
+            if kind == Mention.CONTINUE and spans:
+                spans[-1] = replace(spans[-1], end=place + 1)
+                continue
+            node = int(nodes[place])
+            label = self.knowledge.node_names[node]
+            if kind == Mention.DERIVED:
+                first = max(0, place - self.config.cutoff)
+                links = self._links(nodes[first:place].unique().tolist(), node)
+                label = f"{label}: {' or '.join(links)}"
+            spans.append(Span(place, place + 1, label, node))
+        return marked(words, spans)
+
+    def _links(self, recent: list[int], node: int) -> list[str]:
+        """Name the edges that lead from recent nodes to one."""
+        graph, links = self.knowledge, []
+        for parent in recent:
+            head = graph.entity(torch.tensor(parent))
+            if parent == NO_ENTITY or int(head) == NO_ENTITY:
+                continue
+            first, end = graph.edges_between(head, torch.tensor(node))
+            for edge in range(int(first), int(end)):
+                name = graph.relation_names[int(graph.relation(torch.tensor(edge)))]
+                links.append(f"{name} of {graph.node_names[parent]}")
+        return links
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module of a new model."""

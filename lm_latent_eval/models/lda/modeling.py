@@ -32,6 +32,7 @@ of the left-to-right estimator without the redrawing of earlier topics.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -43,7 +44,7 @@ from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.steps import Found, Sampled, log_prob
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Normalization
+from lm_latent_eval.latent import Description, Normalization, Span, marked
 from lm_latent_eval.models.lda.words import KnownWords
 from lm_latent_eval.models.pretrained import WordsConfig, value
 from lm_latent_eval.models.proposals import check_temperature, chosen
@@ -60,6 +61,9 @@ from lm_latent_eval.models.stepwise import (
 from lm_latent_eval.text.batch import TokenBatch, excluding
 from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.values import Each, Flag, Whole
+
+SHOWN = 3
+"""Words that name a topic."""
 
 
 class LDAConfig(WordsConfig):
@@ -206,6 +210,21 @@ class LDA(StepLM):
         """Read the words that the topics know."""
         words = WordTokenizer.load(directory, self.config.vocab_size)
         return KnownWords(words, self.config.lowercase)
+
+    def describe(
+        self,
+        words: Sequence[str],
+        topics: Tensor,
+        decode: Callable[[Sequence[int]], str],
+    ) -> Description:
+        """Name the topic of each word by its likeliest words: see ``Describes``."""
+        likeliest = self.log_topics.topk(min(SHOWN, self.config.vocab_size)).indices
+        names = [decode(ids) for ids in likeliest.tolist()]
+        spans = [
+            Span(place, place + 1, f"topic {topic}: {names[topic]}", topic + 1)
+            for place, topic in enumerate(topics[0, 0, : len(words)].tolist())
+        ]
+        return marked(words, spans)
 
     # -- p(x, z) --------------------------------------------------------------------
 

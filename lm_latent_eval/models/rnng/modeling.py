@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.latent import Uniforms
+from lm_latent_eval.latent import Description, Uniforms
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.rnng.choices import log_marginal, next_word
 from lm_latent_eval.models.rnng.crf import CRFProposal, num_trees
@@ -16,6 +16,7 @@ from lm_latent_eval.models.rnng.finished import FinishedTrees
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.networks import RNNGConfig
+from lm_latent_eval.models.rnng.trees import Trees, described
 from lm_latent_eval.text.counts import sentence_starts
 
 
@@ -55,6 +56,12 @@ class RNNG(RNNGJoint):
         )
         rest = self.config.num_words - self.config.vocab_size
         return F.pad(first, (0, rest), value=-torch.inf)
+
+    def describe(
+        self, words: Sequence[str], trees: Trees, decode: Callable[[Sequence[int]], str]
+    ) -> Description:
+        """Write a tree in brackets: see ``Describes``."""
+        return described(words, trees)
 
     exact_proposal = "exactly adapted"
 

@@ -14,12 +14,14 @@ Sequences that stop earlier are prefixes of trees; they are written the same way
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from lm_latent_eval.latent import Description, Span
 
 REDUCE, NOTHING = -1, -2
 """Moves that are no word: build a constituent; the sequence is over."""
@@ -37,6 +39,27 @@ class Trees(NamedTuple):
 def num_trees(words: int) -> int:
     """Count the binary trees over a number of words (a Catalan number)."""
     return math.comb(2 * (words - 1), words - 1) // words if words else 1
+
+
+def described(words: Sequence[str], trees: Trees) -> Description:
+    """Describe one tree, (1, 1, T), over words; an unfinished one is several.
+
+    Example:
+        >>> tree = Trees(torch.tensor([[[0, 0, 1]]]), torch.tensor([[1]]))
+        >>> described(["the", "dog", "barks"], tree).text
+        '((the dog) barks)'
+    """
+    before, stack = trees.before[0, 0].tolist(), list[tuple[int, str]]()
+    last = sum(before[len(words) :]) + int(trees.after)
+    spans = []
+    for place, reduces in enumerate([*before[: len(words)], last]):
+        for _ in range(reduces):
+            _, right = stack.pop()
+            start, left = stack.pop()
+            stack.append((start, f"({left} {right})"))
+            spans.append(Span(start, place, ""))
+        stack += [(place, word) for word in words[place : place + 1]]
+    return Description(" ".join(item for _, item in stack), tuple(spans), is_tree=True)
 
 
 def moves(trees: Trees, tokens: Tensor, length: Tensor) -> Tensor:

@@ -1,0 +1,127 @@
+"""Latents of texts as plain text, JSON lines or one page of HTML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import jinja2
+from markupsafe import Markup
+
+from lm_latent_eval.latent import Description
+from lm_latent_eval.report.figures import COLOURS
+from lm_latent_eval.scoring.inside.latents import BestLatent, BestLatents
+
+WORD, LEVEL = 64, 26
+"""Pixels of a picture of a tree: a word is as wide, a level as high."""
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>Latents</title>
+<style>
+body { font: 16px sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; }
+figure { margin: 1em 0; overflow-x: auto; }
+.mention { border-bottom: 3px solid; padding-bottom: 1px; }
+small { color: #777; }
+svg { font: 14px sans-serif; }
+</style>
+<h1>The most probable latents</h1>
+{% for text in texts %}
+<h2>{{ text.words | join(" ") }}</h2>
+{% for latent in text.latents %}
+<figure>
+<figcaption>log p(x, z) = {{ "%.4f" | format(latent.log_joint) }} nats, \
+{{ share(latent) }} of p(x)</figcaption>
+<p>{{ picture(text.words, latent.description) }}</p>
+</figure>
+{% endfor %}
+{% endfor %}
+</html>
+"""
+
+
+def plain(texts: Iterable[BestLatents]) -> str:
+    """Write a text with its latents as lines."""
+    lines = []
+    for text in texts:
+        lines.append(f"{text.index}: {' '.join(text.words)}")
+        for latent in text.latents:
+            log_p = f"{latent.log_joint:.4f} nats"
+            lines.append(f"  {log_p}, {share(latent)}: {latent.description.text}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def json_lines(texts: Iterable[BestLatents]) -> str:
+    """Write a text and its latents as an object a line."""
+    return "".join(
+        f"{json.dumps(asdict(text), ensure_ascii=False)}\n" for text in texts
+    )
+
+
+def page(texts: Iterable[BestLatents]) -> str:
+    """Write texts and latents as a page of HTML, in which strings are escaped."""
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True)
+    return environment.from_string(_PAGE).render(
+        texts=texts, share=share, picture=picture
+    )
+
+
+def share(latent: BestLatent) -> str:
+    """Write the share of p(x): a bound where the search has left latents out."""
+    percent = f"{100 * latent.share:.2f} %"
+    return percent if latent.is_exact else f"at most {percent}"
+
+
+def picture(words: list[str], description: Description) -> Markup:
+    """Draw a tree, or the words with their spans in the colours of their groups."""
+    if description.is_tree:
+        return _tree(words, description)
+    if not description.spans:
+        return Markup("<code>{}</code>").format(description.text)
+    parts, place = [], 0
+    for span in description.spans:
+        colour = COLOURS[span.group % len(COLOURS)]
+        parts += [Markup("{}").format(word) for word in words[place : span.start]]
+        mention = '<span class="mention" style="border-color: {}">{}</span>'
+        inside = " ".join(words[span.start : span.end])
+        parts.append(Markup(mention).format(colour, inside))
+        parts.append(Markup("<small>{}</small>").format(span.label))
+        place = span.end
+    parts += [Markup("{}").format(word) for word in words[place:]]
+    return Markup(" ").join(parts)
+
+
+def _tree(words: list[str], description: Description) -> Markup:
+    """Draw constituents over words: each is a node above the middle of its parts."""
+    # What is whole so far: first word -> word after the last, place and height.
+    whole = {n: (n + 1, (n + 0.5) * WORD, 0) for n in range(len(words))}
+    edges = []
+    for span in description.spans:
+        parts, place = [], span.start
+        while place < span.end:
+            parts.append(whole.pop(place))
+            place = parts[-1][0]
+        height = 1 + max(level for *_, level in parts)
+        middle = (parts[0][1] + parts[-1][1]) / 2
+        whole[span.start] = (span.end, middle, height)
+        edges += [(middle, height, x, level) for _, x, level in parts]
+    tallest = max((level for *_, level in whole.values()), default=0)
+    floor = (tallest + 1) * LEVEL
+    lines = [
+        Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="#777"/>').format(
+            x1, floor - (up + 0.5) * LEVEL, x2, floor - (down + 0.5) * LEVEL
+        )
+        for x1, up, x2, down in edges
+    ]
+    labels = [
+        Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
+            (n + 0.5) * WORD, floor, word
+        )
+        for n, word in enumerate(words)
+    ]
+    head = Markup('<svg width="{}" height="{}">').format(len(words) * WORD, floor + 8)
+    return head + Markup("").join([*lines, *labels]) + Markup("</svg>")

@@ -1,0 +1,109 @@
+"""Most probable latents of texts, each with log p(x, z) and its share of p(x)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from lm_latent_eval.devices import fetched
+from lm_latent_eval.inference.interface import searching
+from lm_latent_eval.inference.particles import log_joint
+from lm_latent_eval.latent import Describes, Description, Latents, parts_of, rebuilt
+from lm_latent_eval.models.proposals import NoLatents
+from lm_latent_eval.scoring.evaluation import Evaluation
+from lm_latent_eval.scoring.texts import Query, Text, naming
+
+
+@dataclass(frozen=True)
+class BestLatent:
+    """One latent of a text."""
+
+    log_joint: float
+    """log p(x, z), nats."""
+    share: float
+    """p(x, z) over the sum of all latents that a search found: p(z | x), or more."""
+    is_exact: bool
+    """Whether the search has left nothing out, so that the share is p(z | x)."""
+    description: Description
+
+
+@dataclass(frozen=True)
+class BestLatents:
+    """The most probable latents of a text, or of one of its sentences."""
+
+    index: int
+    """Index of the query."""
+    words: list[str]
+    latents: list[BestLatent]
+    """The best first; fewer than asked for where there are no more."""
+
+
+@runtime_checkable
+class FindsLatents(Protocol):
+    """A scorer that shows what its sum over latents is made of."""
+
+    def best_latents(
+        self, queries: Sequence[Query], top: int, /
+    ) -> Iterator[BestLatents]:
+        """Yield the best latents of each text, sentence by sentence, in order.
+
+        Raises:
+            ValueError: If the model has none, or a text cannot be scored.
+        """
+        ...
+
+
+@torch.inference_mode()
+def best_latents(
+    evaluation: Evaluation, text: Text, words: list[str], top: int
+) -> BestLatents:
+    """Search the latents of one text.
+
+    Args:
+        evaluation: Its ``num_samples`` is the width of the search.
+        text: The text, as ids.
+        words: The same as strings, its end left out.
+        top: How many latents to describe.
+
+    Raises:
+        ValueError: If the model has no latents, or its proposal searches for none.
+    """
+    model, proposal = evaluation.model, evaluation.proposal
+    if proposal.name == NoLatents.name:
+        raise ValueError("the model has no latents that could be shown")
+    with naming(text.query):
+        batch = evaluation.collate([text])
+        q = proposal.encode(batch)
+        beam = searching(proposal).beam(q, evaluation.options.num_samples)
+        log_p = log_joint(model, model.encode(batch), beam) + text.log_spacing
+    (log_p, score, *parts), cut = (
+        fetched(log_p, beam.score, *parts_of(beam.latents)),
+        beam.cut is None or bool(beam.cut.any()),
+    )
+    log_p = log_p.masked_fill(score.isneginf(), -torch.inf)[0]
+    total = log_p.logsumexp(0).item()
+    found = []
+    for k in log_p.argsort(descending=True, stable=True)[:top].tolist():
+        if log_p[k].isneginf():
+            break
+        one = rebuilt(beam.latents, [part[:1, k : k + 1] for part in parts])
+        value = log_p[k].item()
+        description = describe(evaluation, words, one)
+        found.append(BestLatent(value, math.exp(value - total), not cut, description))
+    return BestLatents(text.query.index, words, found)
+
+
+def describe(
+    evaluation: Evaluation, words: Sequence[str], latents: Latents
+) -> Description:
+    """Describe one latent: as its model says, or else by its codes."""
+    model = evaluation.model
+    if isinstance(model, Describes):
+        found: Description = model.describe(words, latents, evaluation.reader.decode)
+        return found
+    codes = [part[0, 0].tolist() for part in parts_of(latents)]
+    return Description(" ".join(map(str, codes)))
