@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
+from html import escape
 
 import jinja2
-from markupsafe import Markup
 
 from lm_latent_eval.latent import Description
 from lm_latent_eval.report.figures import COLOURS
@@ -36,7 +36,7 @@ svg { font: 14px sans-serif; }
 <figure>
 <figcaption>log p(x, z) = {{ "%.4f" | format(latent.log_joint) }} nats, \
 {{ share(latent) }} of p(x)</figcaption>
-<p>{{ picture(text.words, latent.description) }}</p>
+<p>{{ picture(text.words, latent.description) | safe }}</p>
 </figure>
 {% endfor %}
 {% endfor %}
@@ -76,26 +76,30 @@ def share(latent: BestLatent) -> str:
     return percent if latent.is_exact else f"at most {percent}"
 
 
-def picture(words: list[str], description: Description) -> Markup:
-    """Draw a tree, or the words with their spans in the colours of their groups."""
+def picture(words: list[str], description: Description) -> str:
+    """Draw a tree, or the words with their spans in the colours of their groups.
+
+    Returns:
+        HTML, in which all strings are escaped.
+    """
     if description.is_tree:
         return _tree(words, description)
     if not description.spans:
-        return Markup("<code>{}</code>").format(description.text)
-    parts, place = [], 0
+        return f"<code>{escape(description.text)}</code>"
+    parts, place = list[str](), 0
     for span in description.spans:
         colour = COLOURS[span.group % len(COLOURS)]
-        parts += [Markup("{}").format(word) for word in words[place : span.start]]
-        mention = '<span class="mention" style="border-color: {}">{}</span>'
-        inside = " ".join(words[span.start : span.end])
-        parts.append(Markup(mention).format(colour, inside))
-        parts.append(Markup("<small>{}</small>").format(span.label))
+        inside = escape(" ".join(words[span.start : span.end]))
+        parts += map(escape, words[place : span.start])
+        parts.append(
+            f'<span class="mention" style="border-color: {colour}">{inside}</span> '
+            f"<small>{escape(span.label)}</small>"
+        )
         place = span.end
-    parts += [Markup("{}").format(word) for word in words[place:]]
-    return Markup(" ").join(parts)
+    return " ".join([*parts, *map(escape, words[place:])])
 
 
-def _tree(words: list[str], description: Description) -> Markup:
+def _tree(words: list[str], description: Description) -> str:
     """Draw constituents over words: each is a node above the middle of its parts."""
     # What is whole so far: first word -> word after the last, place and height.
     whole = {n: (n + 1, (n + 0.5) * WORD, 0) for n in range(len(words))}
@@ -112,16 +116,14 @@ def _tree(words: list[str], description: Description) -> Markup:
     tallest = max((level for *_, level in whole.values()), default=0)
     floor = (tallest + 1) * LEVEL
     lines = [
-        Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="#777"/>').format(
-            x1, floor - (up + 0.5) * LEVEL, x2, floor - (down + 0.5) * LEVEL
-        )
+        f'<line x1="{x1}" y1="{floor - (up + 0.5) * LEVEL}" x2="{x2}" '
+        f'y2="{floor - (down + 0.5) * LEVEL}" stroke="#777"/>'
         for x1, up, x2, down in edges
     ]
     labels = [
-        Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
-            (n + 0.5) * WORD, floor, word
-        )
+        f'<text x="{(n + 0.5) * WORD}" y="{floor}" text-anchor="middle">'
+        f"{escape(word)}</text>"
         for n, word in enumerate(words)
     ]
-    head = Markup('<svg width="{}" height="{}">').format(len(words) * WORD, floor + 8)
-    return head + Markup("").join([*lines, *labels]) + Markup("</svg>")
+    size = f'width="{len(words) * WORD}" height="{floor + 8}"'
+    return f"<svg {size}>{''.join([*lines, *labels])}</svg>"
