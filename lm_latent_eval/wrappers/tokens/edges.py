@@ -70,8 +70,6 @@ class LatticeEdges(NamedTuple):
 
     first: Tensor
     """The first edge of each of N nodes, and the end, (N + 1,)."""
-    place: Tensor
-    """The node of each in its lattice, from ``BEGIN``, (N,)."""
     ends: Tensor
     """Whether all is written there, (N,)."""
     log_rest: Tensor
@@ -92,11 +90,11 @@ class LatticeEdges(NamedTuple):
     @classmethod
     def of(cls, stretches: Sequence[Stretch]) -> LatticeEdges:
         """Number the nodes and edges of texts."""
-        first, place, ends, start = [0], list[int](), list[bool](), list[int]()
+        first, ends, start = [0], list[bool](), list[int]()
         tokens, nexts, fewest, overrun = (list[int]() for _ in range(4))
         overrun_first = [0]
         for lattice in (stretch.lattice for stretch in stretches):
-            offset = len(place) - BEGIN
+            offset = len(ends) - BEGIN
             start.append(lattice.start + offset)
             for node in range(BEGIN, lattice.final + 1):
                 edges = lattice.onward(node)
@@ -109,12 +107,10 @@ class LatticeEdges(NamedTuple):
                 nexts += [after + offset for _, after in edges]
                 fewest += [lattice.fewest.get(after, 0) for _, after in edges]
                 first.append(len(tokens))
-                place.append(node)
                 ends.append(lattice.ends(node))
         log_rest = np.concatenate([stretch.log_rest for stretch in stretches])
         return cls(
             torch.tensor(first),
-            torch.tensor(place),
             torch.tensor(ends),
             torch.from_numpy(log_rest),
             *(

@@ -62,8 +62,7 @@ class WalkEstimator:
         """
         own = walk.stretch.log_p
         if isinstance(self.method, Exact | BeamMarginalization):
-            others = [spot.log_p for spot in walk.found if not spot.canonical]
-            log_w = torch.tensor([own, *others], dtype=torch.float64)
+            log_w = torch.tensor([own, *walk.log_w], dtype=torch.float64)
         else:
             log_w = torch.from_numpy(np.logaddexp(walk.log_w, own))
         mark = log_w.new_full((1,), -torch.inf if walk.pruned else 0.0)
@@ -78,8 +77,7 @@ class WalkEstimator:
         Raises:
             MissedSupportError: If nothing that was found or drawn has a probability.
         """
-        looked_at = [walk.stretch.log_p, *walk.log_w, *(s.log_p for s in walk.found)]
-        if max(looked_at) == -math.inf:
+        if max(walk.stretch.log_p, *walk.log_w, -math.inf) == -math.inf:
             raise no_probability(NEVER)
         log_w = self.log_weights(walk)
         if isinstance(self.method, DiscreteFilter):

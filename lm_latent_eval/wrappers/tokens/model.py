@@ -106,13 +106,7 @@ class TokensScorer(NetworkScorer):
     # -- whole texts ------------------------------------------------------------------
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
-        """Yield log p of whole texts: see ``explore``."""
-        return (answer for answer, _ in self.explore(queries))
-
-    def explore(
-        self, queries: Sequence[Query]
-    ) -> Iterator[tuple[Answer, list[SegmentationWalk]]]:
-        """Yield answers of whole texts, with the segmentations of every window.
+        """Yield log p of whole texts.
 
         Raises:
             MissedTextsError: At the end, if a text has no probability.
@@ -136,7 +130,7 @@ class TokensScorer(NetworkScorer):
                 for query, of_query in zip(some, cut, strict=True):
                     found = [next(walks) for _ in of_query if self._estimator]
                     with missed.aside(query):
-                        yield self._whole(query, of_query, found, scores), found
+                        yield self._whole(query, of_query, found, scores)
                     bar.update()
         missed.tell()
 

@@ -15,12 +15,10 @@ are those of ``inference.ragged``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
@@ -50,57 +48,21 @@ class WalkPlan:
     without bias."""
 
 
-@dataclass(frozen=True)
-class Links:
-    """How beginnings of segmentations go on one from another, by their numbers."""
-
-    before: NDArray[np.int64]
-    """The one that each goes on from; -1 of one without a token."""
-    tokens: NDArray[np.int64]
-    """The last token of each."""
-    nodes: NDArray[np.int64]
-    """The node after it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Spot:
-    """A segmentation."""
-
-    number: int
-    log_p: float
-    canonical: bool
-    links: Links = field(repr=False)
-
-    @property
-    def path(self) -> list[tuple[int, int]]:
-        """Its tokens, each with the node after it."""
-        found, number = [], self.number
-        while (before := int(self.links.before[number])) >= 0:
-            token, node = self.links.tokens[number], self.links.nodes[number]
-            found.append((int(token), int(node)))
-            number = before
-        return found[::-1]
-
-
 @dataclass(eq=False)
 class SegmentationWalk:
-    """What is found and drawn of one text."""
+    """What is found or drawn of one text beside its canonical segmentation."""
 
     stretch: Stretch
-    found: list[Spot]
-    """What the beam has found, ended and distinct."""
     pruned: bool
-    """Whether the beam has dropped anything."""
+    """Whether anything was dropped."""
     log_w: Floats
-    """Log-weights of draws, nats, the canonical one's being zero (``-inf``); of passes
-    what each found beside the canonical one."""
+    """Nats: log p of each segmentation that the beam has found, or of all that each
+    pass has; or log-weights of draws (``-inf`` of the canonical one)."""
 
 
 class _Spots(NamedTuple):
     """Beginnings of segmentations of all texts, (S,) each, on the host."""
 
-    number: Tensor
-    """What tells them apart, of those before them, too."""
     text: Tensor
     node: Tensor
     """Among the nodes of all texts."""
@@ -155,7 +117,6 @@ class SegmentationSearch:
         same = torch.ones_like(texts, dtype=torch.bool)
         self._going = _Spots(
             texts,
-            texts,
             start,
             zeros,
             same,
@@ -173,18 +134,14 @@ class SegmentationSearch:
         self._canonical = self._canonical.repeat_interleave(copies, 0)
         self._pruned = torch.zeros_like(same)
         self._found: list[_Spots] = []
-        self._before, self._token = [texts * 0 - 1], [texts * 0 + OVERRUN]
-        self._is_canonical = [same]
-        self._node = [start]
-        self._count = len(texts)
-        self._at = texts.repeat_interleave(plan.num_draws)
-        """The spot where each draw is, by number."""
-        self._place = self._at.clone()
-        """The same among those that go on; -1: it goes on no more."""
-        self._log_w = torch.zeros(len(self._at), dtype=torch.float64)
+        self._place = texts.repeat_interleave(plan.num_draws)
+        """Where each draw is among those that go on; -1: it goes on no more."""
+        self._same = torch.ones_like(self._place, dtype=torch.bool)
+        """Whether each is the canonical one, as far as it goes."""
+        self._log_w = torch.zeros(len(self._place), dtype=torch.float64)
 
     def run(self) -> list[SegmentationWalk]:
-        """Go on until all have ended; return what was found and drawn of each text."""
+        """Go on until all have ended; return what was found or drawn of each text."""
         while True:
             rows, tokens = self._step(self._reading.log_p)
             if not len(rows):
@@ -212,7 +169,7 @@ class SegmentationSearch:
         possible = given > -torch.inf
         if not bool(possible.all()):
             edge, spot, given = edge[possible], spot[possible], given[possible]
-        taken = now.searched[spot]
+        taken, drawn, chosen = now.searched[spot], spot[:0], spot[:0]
         if self.plan.num_draws:
             score = given + self._log_psi[edge]
             log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]
@@ -226,7 +183,6 @@ class SegmentationSearch:
         last = self._canonical.shape[1] - 1
         canonical = self._canonical[after.text, min(self._depth, last)]
         after = _Spots(
-            torch.arange(self._count, self._count + len(kept)),
             after.text,
             edges.nexts[edge],
             after.log_p + given[kept],
@@ -234,13 +190,8 @@ class SegmentationSearch:
             after.searched,
             after.log_f,
         )
-        self._before.append(now.number[spot])
-        self._token.append(tokens)
-        self._is_canonical.append(after.canonical)
-        self._node.append(after.node)
-        if self.plan.num_draws:
-            place = (taken.cumsum(0) - 1)[chosen]
-            self._at[drawn] = after.number[place]
+        at = (taken.cumsum(0) - 1)[chosen]
+        self._same[drawn] = after.canonical[at]
         self._depth += 1
         ended = edges.ends[after.node]
         if self.plan.passes:
@@ -248,15 +199,11 @@ class SegmentationSearch:
             after = after._replace(log_f=log_f)
         else:
             searched = self._pruned_to_width(after, ended)
-        # Which draws are at what is new; the others have ended.
-        here = self._at >= self._count
-        wanted = searched.index_fill(0, self._at[here] - self._count, True) & ~ended
-        (rest,) = wanted.nonzero(as_tuple=True)
-        place = torch.full_like(after.number, -1)
+        (rest,) = (searched.index_fill(0, at, True) & ~ended).nonzero(as_tuple=True)
+        place = torch.full_like(after.text, -1)
         place[rest] = torch.arange(len(rest))
         self._place.fill_(-1)
-        self._place[here] = place[self._at[here] - self._count]
-        self._count += len(kept)
+        self._place[drawn] = place[at]
         self._going = after._replace(searched=searched).of(rest)
         row, token, which = distinct_pairs(
             self._row[spot[rest]], tokens[rest], log_p.shape[1]
@@ -299,7 +246,7 @@ class SegmentationSearch:
     def _pruned_to_width(self, after: _Spots, ended: Tensor) -> Tensor:
         """Keep what ended, and the most probable of what goes on; return what is."""
         searched = after.searched
-        done = searched & ended
+        done = searched & ended & ~after.canonical
         if bool(done.any()):
             self._found.append(after.of(done))
         if not self.plan.width:
@@ -349,44 +296,25 @@ class SegmentationSearch:
         return searched, log_f
 
     def _finished(self) -> list[SegmentationWalk]:
-        if self.plan.passes:
-            return self._of_passes()
-        nodes = torch.cat(self._node)
-        links = Links(
-            torch.cat(self._before).numpy(),
-            torch.cat(self._token).numpy(),
-            self._edges.place[nodes].numpy(),
-        )
-        found: list[list[Spot]] = [[] for _ in self.stretches]
-        for spots in self._found:
-            columns = spots.text, spots.number, spots.log_p, spots.canonical
-            rows = zip(*(column.tolist() for column in columns), strict=True)
-            for text, number, log_p, canonical in rows:
-                found[text].append(Spot(number, log_p, canonical, links))
-        log_w = self._log_w.masked_fill(
-            torch.cat(self._is_canonical)[self._at], -torch.inf
-        )
-        parts = log_w.view(len(self.stretches), -1)
-        return [
-            SegmentationWalk(
-                stretch, found[text], bool(self._pruned[text]), parts[text].numpy()
-            )
-            for text, stretch in enumerate(self.stretches)
-        ]
-
-    def _of_passes(self) -> list[SegmentationWalk]:
-        """Sum what each pass has found."""
-        number = len(self._widths)
-        group, weight = torch.zeros(0).long(), torch.zeros(0).double()
+        number, copies = len(self.stretches), max(1, len(self.plan.passes))
+        group, log_p = torch.zeros(0).long(), torch.zeros(0).double()
         if self._found:
             group = torch.cat([spots.text for spots in self._found])
-            weight = torch.cat([spots.log_p + spots.log_f for spots in self._found])
-        log_p = segment_logsumexp(weight, group, number)
-        cut = self._pruned.view(len(self.stretches), -1)
-        parts = log_p.view(len(self.stretches), -1)
+            log_p = torch.cat([spots.log_p + spots.log_f for spots in self._found])
+        if self.plan.passes:
+            log_w = segment_logsumexp(log_p, group, number * copies)
+            parts = log_w.view(number, copies).unbind()
+        elif self.plan.num_draws:
+            log_w = self._log_w.masked_fill(self._same, -torch.inf)
+            parts = log_w.view(number, -1).unbind()
+        else:
+            order = group.argsort(stable=True)
+            sizes = group.bincount(minlength=number).tolist()
+            parts = log_p[order].split(sizes)
+        pruned = self._pruned.view(number, copies).any(1).tolist()
         return [
-            SegmentationWalk(stretch, [], bool(cut[n].any()), parts[n].numpy())
-            for n, stretch in enumerate(self.stretches)
+            SegmentationWalk(stretch, cut, log_w.numpy())
+            for stretch, cut, log_w in zip(self.stretches, pruned, parts, strict=True)
         ]
 
 
