@@ -26,7 +26,7 @@ import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.demo import texts as demo_texts
 from lm_latent_eval.scoring.model import LatentModel
-from lm_latent_eval.text.corpora import stream_texts
+from lm_latent_eval.text.corpora import TextFile
 
 
 def seconds(device: torch.device) -> float:
@@ -94,7 +94,7 @@ def main() -> None:
     if args.data is None:
         texts = demo_texts("test")[: args.texts]
     else:
-        texts = list(itertools.islice(stream_texts(args.data), args.texts))
+        texts = list(itertools.islice(TextFile(args.data), args.texts))
     unit = "seconds" if args.device.type == "cuda" else "CPU seconds"
     name = (
         torch.cuda.get_device_name(args.device)

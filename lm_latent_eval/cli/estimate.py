@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,8 @@ from lm_latent_eval.cli.arguments import Commands, add_options, given
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 
 if TYPE_CHECKING:
+    from lm_latent_eval.ledger.settings import Settings
+    from lm_latent_eval.scoring.answer import Answer, MissedTextsError
     from lm_latent_eval.scoring.files import Shard
     from lm_latent_eval.scoring.interface import Opening
 
@@ -114,11 +116,13 @@ def opening_of(args: argparse.Namespace) -> Opening:
 
 
 def _estimate(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.numbers import table_of
-    from lm_latent_eval.scoring.answer import MissedTextsError
-    from lm_latent_eval.scoring.files import Shard, score_file, score_into
-    from lm_latent_eval.scoring.totals import Totals
-    from lm_latent_eval.text.corpora import read_texts
+    from lm_latent_eval.scoring.files import (
+        Shard,
+        find_answers,
+        score_into,
+        settings_of,
+    )
+    from lm_latent_eval.text.corpora import TextFile
 
     opening, shard = opening_of(args), Shard.parse(args.shard)
     if args.workers is not None:
@@ -126,20 +130,14 @@ def _estimate(args: argparse.Namespace) -> None:
         return
     if args.gpus_per_worker is not None:
         raise ValueError("--gpus-per-worker: no effect without --workers")
-    texts = read_texts(args.data)
+    texts = TextFile(args.data)
     scorer = opening.scorer(quiet=False)
     if args.output is not None:
         with _printing(args.output):
             score_into(scorer, texts, args.output, shard)
         return
-    try:
-        answers = score_file(scorer, texts, None, shard)
-    except MissedTextsError as err:
-        if err.answers:
-            settings = scorer.fingerprint | {"num_texts": len(shard.texts(len(texts)))}
-            print(table_of(settings, Totals(err.answers), finished=False))
-        raise
-    print(table_of(scorer.fingerprint, Totals(answers), finished=True))
+    settings = settings_of(scorer, texts, shard)
+    _print(settings, find_answers(scorer, texts, settings))
 
 
 def _by_workers(args: argparse.Namespace, opening: Opening, shard: Shard) -> None:
@@ -163,22 +161,39 @@ def _by_workers(args: argparse.Namespace, opening: Opening, shard: Shard) -> Non
 
 @contextmanager
 def _printing(output: Path) -> Iterator[None]:
-    """Print the numbers of a file of estimates when it is written.
-
-    Its answers are read one by one.
-    """
-    from lm_latent_eval.report.numbers import table_of
+    """Print the numbers of a file of estimates when it is written."""
     from lm_latent_eval.scoring.answer import MissedTextsError
     from lm_latent_eval.scoring.files import read_answers
-    from lm_latent_eval.scoring.totals import Totals
 
     missed = None
     try:
         yield
     except MissedTextsError as err:
         missed = err
-    settings, answers = read_answers(output)
-    if len(totals := Totals(answers)):
+    _print(*read_answers(output), missed)
+
+
+def _print(
+    settings: Settings,
+    answers: Iterable[Answer],
+    missed: MissedTextsError | None = None,
+) -> None:
+    """Print the numbers of answers, of which memory holds columns alone.
+
+    Raises:
+        MissedTextsError: After that, if texts have no number.
+    """
+    from lm_latent_eval.report.numbers import table_of
+    from lm_latent_eval.scoring.answer import MissedTextsError
+    from lm_latent_eval.scoring.totals import Totals
+
+    totals = Totals()
+    try:
+        for answer in answers:
+            totals.add(answer)
+    except MissedTextsError as err:
+        missed = err
+    if len(totals):
         print(table_of(settings, totals, finished=missed is None))
     if missed is not None:
         raise missed

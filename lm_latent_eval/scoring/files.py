@@ -41,6 +41,8 @@ KIND = "file of estimates"
 SHARD = "shard"
 """Entry of the settings of a file that has only some of a corpus's texts."""
 _MOST_TEXTS = 2**50
+BLOCK = 1 << 17
+"""Words that one process holds at a time."""
 Left = Sequence[int]
 """Truth values, one a text: which are to be scored."""
 
@@ -87,60 +89,98 @@ class Shard:
 WHOLE = Shard()
 
 
-def score_file(
-    scorer: TextScorer,
-    texts: Sequence[str],
-    output: Path | None,
-    shard: Shard = WHOLE,
-) -> list[Answer]:
-    """Score texts, storing each estimate at once.
+def score_into(
+    scorer: TextScorer, texts: Iterable[str], output: Path, shard: Shard = WHOLE
+) -> None:
+    """Score texts into a file, storing each estimate at once.
 
     Args:
         scorer: How to score.
-        texts: N strings.
-        output: The file, new or of an interrupted run; None keeps nothing.
+        texts: N strings, which are read several times: a list, or a ``TextFile``.
+        output: The file, new or of an interrupted run.
         shard: Which of the texts to score. Their numbers are those of a whole run.
 
-    Returns:
-        An answer a text of the shard, in their order.
-
     Raises:
-        MissedTextsError: If texts have no number; it holds the answers of the others,
-            which are in the file.
+        MissedTextsError: If texts have no number; the others are in the file.
         ValueError: If the file was made with other settings, another checkpoint or
             other texts, is not such a file or was edited, or another run writes it.
         NoRoomError: If the disk is full.
     """
-    ours = shard.texts(len(texts))
-    found: dict[int, Answer] = {}
-    try:
-        if output is not None:
-            score_into(scorer, texts, output, shard)
-            return [*read_record(output).answers]
-        for answer in scored(scorer, {n: texts[n] for n in ours}):
-            found[answer.index] = answer
-    except MissedTextsError as err:
-        if output is not None:
-            found = {a.index: a for a in read_record(output).answers}
-        raise err.leaving(found, len(ours)) from err.__cause__
-    return [found[n] for n in ours]
-
-
-def score_into(
-    scorer: TextScorer, texts: Sequence[str], output: Path, shard: Shard = WHOLE
-) -> None:
-    """Score texts into a file, which holds the answers; as ``score_file``."""
+    settings = settings_of(scorer, texts, shard)
 
     def find(left: Left) -> Iterator[Row]:
-        for answer in scored(scorer, dict(compress(enumerate(texts), left))):
-            yield row_of(answer)
+        return map(row_of, find_answers(scorer, texts, settings, left))
 
-    keep(output, settings_of(scorer, texts, shard), find)
+    keep(output, settings, find)
 
 
 def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
     """Score texts into a record in memory."""
-    return Record(TASK, settings_of(scorer, texts), score_file(scorer, texts, None))
+    settings = settings_of(scorer, texts)
+    found = find_answers(scorer, texts, settings)
+    return Record(TASK, settings, sorted(found, key=lambda answer: answer.index))
+
+
+def find_answers(
+    scorer: TextScorer,
+    texts: Iterable[str],
+    settings: Settings,
+    left: Left | None = None,
+) -> Iterator[Answer]:
+    """Yield answers of texts, as found; memory holds one block of texts.
+
+    Args:
+        scorer: How to score.
+        texts: N strings.
+        settings: Of the run (``settings_of``).
+        left: N truth values, which texts to score; None: all of the shard.
+
+    Raises:
+        MissedTextsError: At the end, if texts have no number.
+        ValueError: If the texts have changed since the settings were found.
+    """
+    missed: list[MissedTextsError] = []
+    left = every_text(settings) if left is None else left
+    for block in blocks(texts, left, BLOCK, settings):
+        try:
+            yield from scored(scorer, block)
+        except MissedTextsError as err:
+            missed.append(err)
+    if missed:
+        names = {n: name for err in missed for n, name in err.names.items()}
+        raise MissedTextsError(names, missed[0].why, sum(left)) from missed[0].__cause__
+
+
+def blocks(
+    texts: Iterable[str], left: Left, words: int, settings: Settings
+) -> Iterator[dict[int, str]]:
+    """Cut the remaining texts into blocks of about ``words`` words, by their places.
+
+    Args:
+        texts: N of them, read as the blocks are.
+        left: N truth values: which ones.
+        words: After how many a block ends.
+        settings: Of the run: how many texts there are, and their digest.
+
+    Raises:
+        ValueError: At the end, if they are not these texts.
+    """
+    seen = SeenTexts(texts)
+    block: dict[int, str] = {}
+    size = 0
+    for n, text in compress(enumerate(seen), left):
+        block[n] = text
+        size += len(text.split())
+        if size >= words:
+            yield block
+            block, size = {}, 0
+    if block:
+        yield block
+    if (seen.number, seen.digest) != (settings["num_texts"], settings["texts"]):
+        raise ValueError(
+            f"{texts!s:.80} changed while it was read: what was found may be of old "
+            "and of new texts; begin again, with another --output"
+        )
 
 
 def keep(
@@ -157,7 +197,7 @@ def keep(
 
     Raises:
         MissedTextsError: If ``find`` does; what it has found is in the file.
-        ValueError: As of ``score_file``.
+        ValueError: As of ``score_into``.
     """
     if output.exists() and not output.is_file():
         raise ValueError(f"--output {output}: estimates are kept in a regular file")
@@ -172,9 +212,7 @@ def keep(
                 remove([journal.path])
             return
     with journal.going_on(settings, "the estimates so far") as kept:
-        left = bytearray(num_texts_of(settings))
-        for n in ours:
-            left[n] = True
+        left = every_text(settings)
         for answer in _answers(journal, kept, ours):
             left[answer.index] = False
 
@@ -194,7 +232,9 @@ def keep(
         kept.write_sorted(output, "document")
     remove([journal.path])
     if missed is not None:  # of all texts, not of those that were left
-        raise missed.leaving({}, len(ours)) from missed.__cause__
+        raise MissedTextsError(
+            missed.names, missed.why, len(ours)
+        ) from missed.__cause__
 
 
 def read_record(path: Path) -> Record:
@@ -349,6 +389,14 @@ def num_texts_of(settings: Mapping[str, Any]) -> int:
     if type(said) is not int or not 0 <= said <= _MOST_TEXTS:
         raise ValueError(f"no num_texts but {said!a:.40}")
     return said
+
+
+def every_text(settings: Mapping[str, Any]) -> bytearray:
+    """Return truth values, one a text: which ones the file is to have."""
+    found = bytearray(num_texts_of(settings))
+    for n in texts_of(settings):
+        found[n] = True
+    return found
 
 
 class SeenTexts:

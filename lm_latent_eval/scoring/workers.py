@@ -12,10 +12,9 @@ import json
 import math
 import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import compress
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any, NoReturn
@@ -24,17 +23,17 @@ import pyarrow as pa
 
 from lm_latent_eval.files import one_line
 from lm_latent_eval.ledger.journal import Row
-from lm_latent_eval.ledger.settings import plain
+from lm_latent_eval.ledger.settings import Settings, plain
 from lm_latent_eval.options import whole
 from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import MissedTextsError
 from lm_latent_eval.scoring.files import (
     WHOLE,
     Left,
-    SeenTexts,
     Shard,
+    blocks,
+    every_text,
     keep,
-    num_texts_of,
     read_answers,
     scored,
     settings_of,
@@ -42,7 +41,7 @@ from lm_latent_eval.scoring.files import (
 )
 from lm_latent_eval.scoring.interface import Opening
 from lm_latent_eval.scoring.records import row_of
-from lm_latent_eval.text.corpora import stream_texts
+from lm_latent_eval.text.corpora import TextFile
 
 WORDS = 1 << 14
 """The most words of a block: what a worker does at a time, and again if it dies."""
@@ -95,15 +94,15 @@ def score_corpus(
     require("ray", extra="ray")
     # This process only asks what numbers depend on: a GPU's memory is for a worker.
     here = replace(opening, device="cpu") if opening.needs_gpu else opening
-    settings = settings_of(here.scorer(), stream_texts(data), shard)
+    texts = TextFile(data.resolve())
+    settings = settings_of(here.scorer(), texts, shard)
 
     def find(left: Left) -> Iterator[Row]:
         size = words
         if size is None:
-            total = sum(len(text.split()) for text in stream_texts(data))
+            total = sum(len(text.split()) for text in texts)
             size = max(1, min(WORDS, total // (SHARES * workers)))
-        texts = settings["num_texts"], settings["texts"]
-        reader = _Reader(data.resolve(), texts, left, size)
+        reader = _Reader(texts, left, size, settings)
         return _found(opening, reader, output, workers, gpus_per_worker)
 
     keep(output, settings, find)
@@ -119,60 +118,25 @@ def score_corpus(
 
 def _lacking(output: Path) -> list[int]:
     """Return the texts that a file of estimates lacks."""
-    settings, answers = read_answers(output)
-    left = bytearray(num_texts_of(settings))
-    for n in texts_of(settings):
-        left[n] = True
-    for answer in answers:
+    settings, found = read_answers(output)
+    left = every_text(settings)
+    for answer in found:
         left[answer.index] = False
     return [n for n, lacks in enumerate(left) if lacks]
-
-
-def blocks(
-    texts: Iterable[str], left: Sequence[int], words: int
-) -> Iterator[dict[int, str]]:
-    """Cut the remaining texts into blocks of about ``words`` words.
-
-    Args:
-        texts: N of them, read as the blocks are.
-        left: N truth values: which ones.
-        words: After how many a block ends.
-
-    Example:
-        >>> list(blocks(["a b", "c", "d", "e f"], [1, 0, 1, 1], words=3))
-        [{0: 'a b', 2: 'd'}, {3: 'e f'}]
-    """
-    block: dict[int, str] = {}
-    size = 0
-    for n, text in compress(enumerate(texts), left):
-        block[n] = text
-        size += len(text.split())
-        if size >= words:
-            yield block
-            block, size = {}, 0
-    if block:
-        yield block
 
 
 @dataclass(frozen=True)
 class _Reader:
     """Reads a file into blocks, a row each: rows are what Ray Data can cut at."""
 
-    data: Path
-    texts: tuple[int, str]
-    """How many there are, and their digest."""
-    left: Sequence[int]
+    texts: TextFile
+    left: Left
     words: int
+    settings: Settings
 
     def __call__(self, _: pa.Table) -> Iterator[pa.Table]:
-        seen = SeenTexts(stream_texts(self.data))
-        for block in blocks(seen, self.left, self.words):
+        for block in blocks(self.texts, self.left, self.words, self.settings):
             yield pa.table({"documents": [[*block]], "texts": [[*block.values()]]})
-        if (seen.number, seen.digest) != self.texts:
-            raise ValueError(
-                f"{self.data} changed while it was read: what was found may be of old "
-                "and of new texts; begin again, with another --output"
-            )
 
 
 class _Worker:
@@ -262,7 +226,7 @@ def _found(
         context.raise_original_map_exception = True
         context.target_max_block_size = AT_ONCE
         # One task reads the file, here, and waits while there is enough to score.
-        file = ray.data.from_arrow(pa.table({"path": [str(reader.data)]}))
+        file = ray.data.from_arrow(pa.table({"path": [str(reader.texts)]}))
         here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
         read = file.map_batches(
             reader, batch_format="pyarrow", num_cpus=0, label_selector=here

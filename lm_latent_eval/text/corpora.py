@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lm_latent_eval.text.files import numbered_lines
@@ -37,11 +38,23 @@ def read_texts(path: Path) -> list[str]:
         ValueError: If the file is of neither kind or of both, has no text, or a JSON
             line is not as expected; the line is named.
     """
-    return list(stream_texts(path))
+    return [*TextFile(path)]
 
 
-def stream_texts(path: Path) -> Iterator[str]:
-    """Yield what ``read_texts`` returns, for files larger than memory."""
+@dataclass(frozen=True)
+class TextFile:
+    """The texts of a file as ``read_texts`` returns them, read anew at each pass."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __iter__(self) -> Iterator[str]:
+        return _stream(self.path)
+
+
+def _stream(path: Path) -> Iterator[str]:
     records = None
     for number, line in numbered_lines(path):
         like_json = bool(_JSON.match(line))

@@ -112,7 +112,8 @@ def resume(folders):
     scorer = scorer_of(load(folders["kglm"], device="cpu").checkpoint, {"seed": 3})
 
     def go_on(path) -> list[float]:
-        found = files.score_file(scorer, TEXTS, path)
+        files.score_into(scorer, TEXTS, path)
+        found = files.read_record(path).answers
         return [answer.estimate.log_evidence for answer in found]
 
     return go_on

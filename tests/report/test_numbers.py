@@ -37,7 +37,8 @@ def scored(spelled_directory, tmp_path_factory):
     loaded = load(spelled_directory, device="cpu").checkpoint
     scorer = Scorer(loaded, ScoringOptions("is", num_samples=20), quiet=True)
     output = tmp_path_factory.mktemp("scored") / "out.jsonl"
-    return output, files.score_file(scorer, TEXTS, output)
+    files.score_into(scorer, TEXTS, output)
+    return output, [*files.read_record(output).answers]
 
 
 def test_they_are_those_of_the_run(scored, capsys, refused):

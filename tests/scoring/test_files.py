@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from lm_latent_eval import parquet
-from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.estimators import Estimate, MissedSupportError
 from lm_latent_eval.scoring import files, records
-from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.answer import Answer, Missed, MissedTextsError
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.records import row_of
@@ -35,7 +35,8 @@ def scored(spelled_directory):
     def score(output, *, texts=TEXTS, shard=files.WHOLE, **options):
         chosen = ScoringOptions(**{"num_samples": 20} | options)
         scorer = Scorer(checkpoint, chosen, batch_size=1, quiet=True)
-        return files.score_file(scorer, texts, output, shard)
+        files.score_into(scorer, texts, output, shard)
+        return [*files.read_record(output).answers]
 
     return score
 
@@ -136,6 +137,53 @@ def test_what_a_kill_leaves_at_the_end_is_removed(scored, tmp_path, monkeypatch)
     assert len([*tmp_path.glob("out*")]) == 2, "premise"
     assert scored(output) == whole
     assert [*tmp_path.glob("out*")] == [output]
+
+
+# -- blocks ---------------------------------------------------------------------------
+
+
+def seen(texts):
+    """Return what settings say of texts."""
+    found = files.SeenTexts(texts)
+    assert [*found] == [*texts]
+    return {"num_texts": found.number, "texts": found.digest}
+
+
+def test_blocks_have_what_is_left_and_no_more_is_read_than_they_need():
+    texts, read = ["a b", "c", "d e f", "g", "h"], []
+    one_by_one = (read.append(t) or t for t in texts)
+    found = files.blocks(one_by_one, [1, 0, 1, 1, 1], 4, seen(texts))
+    assert next(found) == {0: "a b", 2: "d e f"}
+    assert read == texts[:3]
+    assert [*found] == [{3: "g", 4: "h"}]
+
+
+def test_blocks_move_no_number(scored, finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BLOCK", 3)
+    assert agree(scored(tmp_path / "out.jsonl"), finished[0])
+
+
+class MissesLong:
+    """Finds no latent of texts of several words."""
+
+    def score_texts(self, queries):
+        missed = Missed(queries)
+        for query in queries:
+            with missed.aside(query):
+                if " " in query.text:
+                    raise MissedSupportError("too long")
+                yield replace(Answer.exact(-1.0, query.text), index=query.index)
+        missed.tell()
+
+
+def test_texts_without_a_number_are_named_at_the_end_of_all_blocks(monkeypatch):
+    texts = ["a b", "c", "d e f", "g"]
+    monkeypatch.setattr(files, "BLOCK", 1)
+    found = []
+    with pytest.raises(MissedTextsError, match=r"text/0 \('a b'.*text/2") as raised:
+        for answer in files.find_answers(MissesLong(), texts, seen(texts)):
+            found.append(answer.words)
+    assert found == [1, 1] and raised.value.of == 4
 
 
 def lines_of(output) -> list[str]:

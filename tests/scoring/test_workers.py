@@ -15,15 +15,15 @@ from lm_latent_eval.cli import main
 from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import files, interface, workers
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
-from lm_latent_eval.scoring.files import SeenTexts
 from lm_latent_eval.scoring.interface import Opening
 from lm_latent_eval.scoring.records import JOURNAL_FORMAT, row_of
-from lm_latent_eval.scoring.workers import blocks, score_corpus
-from lm_latent_eval.text.corpora import stream_texts
+from lm_latent_eval.scoring.workers import score_corpus
+from lm_latent_eval.text.corpora import TextFile
 from tests.conftest import PROJECT
 from tests.environment import HANGS, of_worker
 from tests.limits import at_most, within
 from tests.rounding import agree
+from tests.scoring.test_files import seen
 
 TEXTS = ["Ada saw the fox .", "the fox saw Bo.", "a zebra", "Ada", "the fox"] * 4
 SCRIPT = """
@@ -268,23 +268,12 @@ def test_shares_that_are_none(
     assert said in refused(*command, "--output", tmp_path / "scores")
 
 
-def test_blocks_have_what_is_left_and_no_more_is_read_than_they_need():
-    texts, read = ["a b", "c", "d e f", "g", "h"], []
-    found = blocks((read.append(t) or t for t in texts), [1, 0, 1, 1, 1], words=4)
-    assert next(found) == {0: "a b", 2: "d e f"}
-    assert read == texts[:3]
-    assert [*found] == [{3: "g", 4: "h"}]
-
-
 @pytest.mark.parametrize("after", [TEXTS[:5], [*TEXTS, "Bo"], [*TEXTS[:-1], "Bo"]])
 def test_a_file_that_changes_while_it_is_read_is_refused(data, tmp_path, after):
     path = tmp_path / "texts.txt"
     path.write_bytes(data.read_bytes())
-    seen = SeenTexts(stream_texts(path))
-    assert [*seen] == TEXTS
-    read = workers._Reader(
-        path, (seen.number, seen.digest), [True] * len(TEXTS), words=12
-    )
+    file = TextFile(path)
+    read = workers._Reader(file, [True] * len(TEXTS), 12, seen(TEXTS))
     assert sum(len(block["texts"][0]) for block in read(pa.table({}))) == len(TEXTS)
     path.write_text("\n".join(after) + "\n")
     with pytest.raises(ValueError, match="changed while it was read"):
