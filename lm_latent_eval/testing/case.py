@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import moved, sent, widest_float
+from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K, pareto_k
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import WholeText, parts_of, rebuilt
@@ -224,23 +225,60 @@ PRECISE = 0.05
 """Relative standard error below which a bias of five of them is noticed."""
 DRAWS = 1 << 18
 """The most that are drawn to get there."""
+CONFIRMING = 3_200
+"""Draws that a bias has to show in: 170 of them are the tail."""
+FINITE_VARIANCE_K = 0.5
+"""Pareto k below which draws have a variance: a bias is judged by no others."""
+LEADING = 0.01
+"""Share of all squared deviations that the largest has in a heavy tail. It goes to 0
+where the variance is finite: Pareto k of a few values that repeat says nothing."""
 
 
 def mean_is_one(
     log_ratios: Callable[[int], Tensor], rounding: float, what: str
 ) -> None:
-    """Draw until a bias would be noticed; raise a ``LawError`` if there is one."""
+    """Draw until a bias would be noticed; raise a ``LawError`` if there is one.
+
+    A sample that has met none of a heavy tail's large draws looks precise, and its mean
+    is low. So a bias that shows in few draws has to show in many, and is judged only if
+    their spread tells the error of their mean.
+
+    Args:
+        log_ratios: Returns that many draws of log p-hat less log p, nats.
+        rounding: How far sums may be apart that are equal.
+        what: Names what is averaged.
+
+    Raises:
+        LawError: If the mean is not one, or is undetermined.
+    """
     copies = 50
     while True:
-        ratio = log_ratios(copies).exp()
-        error = ratio.std().item() / math.sqrt(ratio.numel())
-        if error < PRECISE:
+        log_ratio = log_ratios(copies)
+        ratio = log_ratio.exp()
+        mean, error = ratio.mean().item(), ratio.std().item() / math.sqrt(copies)
+        is_told = error < PRECISE
+        if is_told and abs(mean - 1.0) <= 5 * error + rounding:
+            return
+        reliable = FINITE_VARIANCE_K if is_told else RELIABLE_PARETO_K
+        hold(
+            copies < CONFIRMING or not _has_heavy_tail(log_ratio, reliable),
+            f"undetermined: heavy tail: the largest of {copies} draws of {what} is "
+            f"{ratio.max():.3g} p(x), their mean {mean:.3g}, and their spread does not "
+            "tell its error. Give a model of flatter latents or a wider proposal",
+        )
+        if is_told and copies >= CONFIRMING:
             break
         hold(
-            ratio.numel() < DRAWS,
-            f"{what} vary too much to notice a bias: error {error:.3g} of the mean "
-            f"after {ratio.numel()} draws. Give a model of flatter latents",
+            copies < DRAWS,
+            f"undetermined: {what} vary too much to notice a bias: error {error:.3g} "
+            f"of the mean after {copies} draws. Give a model of flatter latents",
         )
-        copies *= 4
-    mean = ratio.mean().item()
+        copies = CONFIRMING if is_told else 4 * copies
     equal(mean, 1.0, 5 * error + rounding, f"mean of {what}, relative to p(x)")
+
+
+def _has_heavy_tail(log_ratio: Tensor, reliable: float) -> bool:
+    """Whether Pareto k is above what is reliable, and one draw leads all others."""
+    squares = (log_ratio.exp() - log_ratio.exp().mean()).square()
+    leads = squares.max() > LEADING * squares.sum()
+    return bool(leads and pareto_k(log_ratio) > reliable)

@@ -49,7 +49,8 @@ def bounds_are_true(estimator: MakeEstimator, case: Case, which: str) -> None:
     """Hold p-hat to what ``bound`` says of it, and what is called exact to log p.
 
     The mean of a p-hat that is a stochastic lower bound is p(x), by five standard
-    errors of its own, whatever K and the proposal are.
+    errors of its own, whatever K and the proposal are. Where p-hat has a heavy tail
+    nothing tells that error, and the law says ``undetermined``.
     """
     for method in _of_sizes(estimator):
         what = f"estimator={method.name}, {which}, num_samples={method.num_samples}"
