@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
 
 from lm_latent_eval.audit.session import Pair, Reply, Requester, Session, request
 from lm_latent_eval.audit.verdict import (
@@ -14,7 +13,6 @@ from lm_latent_eval.audit.verdict import (
     ORDER,
     PADDING,
     REPEATED,
-    SHARES,
     WITHHELD,
     Finding,
     Item,
@@ -24,7 +22,6 @@ from lm_latent_eval.audit.verdict import (
 )
 from lm_latent_eval.files import one_line
 
-T = TypeVar("T")
 SIZES = ("1", "3")
 """Batch sizes that a model is opened with."""
 
@@ -83,14 +80,12 @@ def sameness(session: Session) -> Iterator[Finding]:
     beside += ask.score_texts(texts)
     yield compare(PADDING, {"alone": alone, "each beside a long one": beside})
     yield _cut(session, requests)
-    shared = _shares(ask.score, pairs) + _shares(ask.score_texts, texts)
-    yield compare(SHARES, {"every other one in a call of its own": shared})
     yield _batches(session, requests, compare)
     yield _cached(session, requests, compare)
     yield _withheld(session)
 
 
-_ITEMS = (REPEATED, ORDER, PADDING, CUT, SHARES, BATCHES, CACHE, WITHHELD)
+_ITEMS = (REPEATED, ORDER, PADDING, CUT, BATCHES, CACHE, WITHHELD)
 
 
 def _withheld(session: Session) -> Finding:
@@ -138,19 +133,6 @@ def _cut(session: Session, requests: Requests) -> Finding:
     if not requests.cut:
         return undetermined(CUT, "no continuation has several words")
     return holds(CUT, f"{min(len(requests.cut), session.plan.texts)} texts")
-
-
-def _shares(ask: Callable[[list[T]], list[Reply]], asked: list[T]) -> list[Reply]:
-    """Send every other request, padded to equal numbers, as two processes would."""
-    if len(asked) < 2:
-        return ask(asked)
-    found: dict[int, Reply] = {}
-    most = math.ceil(len(asked) / 2)
-    for rank in range(2):
-        places = [*range(rank, len(asked), 2)]
-        padded = [asked[n] for n in places] + [asked[places[-1]]] * (most - len(places))
-        found.update(zip(places, ask(padded), strict=False))
-    return [found[n] for n in range(len(asked))]
 
 
 def _batches(

@@ -261,6 +261,16 @@ def exclusive(asked: Asked) -> Asked:
     return [one for one in asked if one[0][1] in kept]
 
 
+def told_apart(asked: Asked) -> Asked:
+    """Leave out options that score as another one does, as all unknown words may."""
+    kept: dict[float, tuple[Pair, Reply]] = {}
+    refused = [one for one in asked if math.isnan(one[1].log_p)]
+    for one in asked:
+        if not math.isnan(one[1].log_p):
+            kept.setdefault(round(one[1].log_p, 9), one)
+    return [*kept.values(), *refused]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Numbers of requests of each part."""
@@ -327,7 +337,7 @@ class Plan:
             "normalization": lists + self.draws + 2 * self.code_points,
             "causality": 2 * self.contexts * self.followers + 5 * self.texts,
             "chain": 9 * self.splits + 2 * self.texts + ended + 40,
-            "sameness": 16 * (self.mixed + self.texts) + 3 * self.texts,
+            "sameness": 15 * (self.mixed + self.texts) + 3 * self.texts,
             "units": 2 * self.texts + 24,
             "samples": self.samples
             + self.contexts * (self.width + 2)
@@ -537,10 +547,10 @@ class Session:
                 chosen = sorted(rng.permutation(len(others))[: len(chosen)].tolist())
             options = [*options[:least], *(others[n] for n in chosen)]
         asked = self.asked(context, options)
-        # No word of a vocabulary is the beginning of another.
-        if self.options or self.kind is Kind.WORDS:
+        if self.options:
             return asked
-        return exclusive(asked)
+        # No word of a vocabulary is the beginning of another, but unknown ones are one.
+        return told_apart(asked) if self.kind is Kind.WORDS else exclusive(asked)
 
     def _apart(self, options: Sequence[str]) -> list[str]:
         """Leave out options that are given twice; of words, white space is no part."""

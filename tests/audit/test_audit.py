@@ -55,9 +55,27 @@ def test_a_clean_scorer_gets_the_verdicts_of_its_kind():
     assert "white space" in by_title(found)[verdict.CHARGED.title].detail
     shown = page(found).splitlines()
     assert len(shown) <= 12 and max(map(len, shown)) < 160
-    assert shown[-2].startswith("holds: 18 items hold, 3 fail as words may, 5 are")
+    assert shown[-2].startswith("holds: 17 items hold, 3 fail as words may, 5 are")
     [samples] = [line for line in shown if line.startswith("samples")]
     assert "p times 1.0" in samples and "a temperature of 0.8" in samples
+
+
+class Closed:
+    """Knows few words, and scores every other one as the unknown one."""
+
+    def score(self, pairs):
+        known = {" the": 0.5, " fox": 0.1}
+        return [Reply(math.log(known.get(rest, 0.4))) for _, rest in pairs]
+
+    def write(self, contexts, *, tokens, sample):
+        return [" the"] * len(contexts)
+
+
+def test_unknown_words_are_one_word():
+    session = Session(Requester(Closed()), Kind.WORDS)
+    found = session.listed("It saw", " a fox", [" the"])
+    assert sum(reply.p for _, reply in found) == pytest.approx(0.9)
+    assert len(found) == 2
 
 
 def test_what_would_only_see_larger_faults_is_undetermined():
