@@ -253,17 +253,17 @@ class Measured:
 
 
 def errors_by_length(found: Errors) -> pd.DataFrame:
-    """Return mean errors by length, observed and expected from errors a token.
+    r"""Return mean errors by length, observed and expected from errors a token.
 
-        observed(n) = mean of error(x) over the sequences with |x| = n
-        expected(n) = n * e,    e = mean over all x of error(x) / |x|
+    .. math::
+        \mathrm{observed}(n) = \mathrm{mean}_{|x| = n}\, \mathrm{error}(x), \qquad
+        \mathrm{expected}(n) = n\, \mathrm{mean}_x\, \mathrm{error}(x) / |x|
 
     Only of lengths that more than ten sequences have. The comparison is a fair test of
-    errors that grow in proportion to length, and no decomposition where they do not: e
-    counts a token of a short sequence for more than one of a long sequence, so that the
-    two need not agree even in total.
+    errors that grow in proportion to length, and no decomposition where they do not: a
+    token of a short sequence counts for more than one of a long sequence, so that the
+    two need not agree even in total. The length is ``num_tokens``, the end included.
 
-    Symbols: |x| -> ``num_tokens``, the end included.
     Source: LeBrun, Sordoni and O'Donnell (2022), appendix A.1.5 and figure 12.
 
     Returns:
@@ -283,12 +283,11 @@ def errors_by_length(found: Errors) -> pd.DataFrame:
 
 
 def error_map(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return mean errors by true log-probability and number of perturbations.
+    r"""Return mean errors by true log-probability and number of perturbations.
 
-        m[e][k] = mean of error(x) over the sequences x, perturbed e times, with
-                  k * width <= log p_L(x) < (k + 1) * width
-
-    over the finite errors; the width is round, and makes 60 ranges or somewhat fewer.
+    Of the finite errors, in ranges of one width w:
+    :math:`k w \le \log p_L(x) < (k + 1) w`. The width is round, and makes 60 ranges or
+    somewhat fewer.
 
     Source: LeBrun, Sordoni and O'Donnell (2022), section 4.4 and figure 5.
 
