@@ -1,4 +1,4 @@
-"""The latent interface: protocols of latent language models and proposals.
+"""The latent interface: base classes of latent language models and proposals.
 
 A latent LM defines p(x, z); a proposal defines q(z | x). Both work on batches of B
 texts and K latents a text, in two steps:
@@ -13,18 +13,26 @@ the model and its proposal look inside them.
 A model whose latents unfold from left to right can also stop and go on: ``advance``
 returns the state after a piece of text, ``encode`` takes it up again. Prefix
 probabilities, contexts shared by several continuations, texts of any length,
-next-token distributions and generation follow from that alone (``LeftToRight``).
+next-token distributions and generation follow from that alone.
+
+Each base class has few abstract methods and many optional ones. An optional method is
+offered by overriding it (``offers``).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
+
+from lm_latent_eval.text.batch import TokenBatch
+from lm_latent_eval.text.encoder import Encoder
 
 Latents: TypeAlias = Tensor | tuple[Tensor, ...]
 """Of B texts, K each: numbers with leading axes (B, K), or a (named) tuple of them.
@@ -32,13 +40,6 @@ Latents: TypeAlias = Tensor | tuple[Tensor, ...]
 Integers are discrete latents. Floating-point numbers are real-valued ones, of which
 log p(x, z) and log q(z | x) are densities: they can be drawn and weighed, but neither
 listed nor counted."""
-
-BatchT = TypeVar("BatchT", contravariant=True)
-EncodedT = TypeVar("EncodedT")
-LatentsT = TypeVar("LatentsT", bound=Latents)
-GivenEncodedT = TypeVar("GivenEncodedT", contravariant=True)
-GivenLatentsT = TypeVar("GivenLatentsT", bound=Latents, contravariant=True)
-FoundLatentsT = TypeVar("FoundLatentsT", bound=Latents, covariant=True)
 
 Uniforms = Callable[[int], Tensor]
 """Random numbers of one decision: step -> (B, K, 4), independent, uniform on (0, 1).
@@ -78,10 +79,10 @@ NO_LATENT = torch.empty(1, 1, 0, dtype=torch.long)
 
 
 @dataclass(frozen=True)
-class Draws(Generic[LatentsT]):
+class Draws:
     """Latents of B texts, K each, with their probability under the proposal."""
 
-    latents: LatentsT
+    latents: Any
     """The model's own: a tensor or named tuple of tensors with leading axes (B, K), on
     the host if they were decided there. Two latents of a text are equal if
     and only if their numbers are, those past its end included: so what was drawn is
@@ -94,10 +95,10 @@ class Draws(Generic[LatentsT]):
 
 
 @dataclass(frozen=True)
-class Beam(Generic[LatentsT]):
+class Beam:
     """Distinct latents of B texts, up to K each."""
 
-    latents: LatentsT
+    latents: Any
     """As those of ``Draws``."""
     score: Tensor
     """What the search ranks by, nats, (B, K), float64: log q(z_k | x), or what stands
@@ -154,106 +155,6 @@ def marked(words: Sequence[str], spans: Sequence[Span]) -> Description:
     return Description(" ".join([*parts, *words[place:]]), tuple(spans))
 
 
-@runtime_checkable
-class Describes(Protocol[GivenLatentsT]):
-    """A model that says in words what a latent of its own is."""
-
-    def describe(
-        self,
-        words: Sequence[str],
-        latents: GivenLatentsT,
-        decode: Callable[[Sequence[int]], str],
-        /,
-    ) -> Description:
-        """Describe the one latent of one text.
-
-        Args:
-            words: The text, its end left out.
-            latents: With leading axes (1, 1), on the host; their places may be more
-                than there are words, by the end of the text.
-            decode: Writes ids of words as a string.
-        """
-        ...
-
-
-class LatentLM(Protocol[BatchT, EncodedT, GivenLatentsT]):
-    """A joint distribution p(x, z) over texts x and latents z."""
-
-    def encode(self, batch: BatchT, /) -> EncodedT:
-        """Compute what does not depend on z, once a text."""
-        ...
-
-    def log_joint(self, encoded: EncodedT, latents: GivenLatentsT, /) -> Tensor:
-        """Return log p(x, z_k) in nats, shape (B, K); ``-inf`` where p is zero."""
-        ...
-
-
-@runtime_checkable
-class Conditional(Protocol):
-    """A model of texts given others, p(y, z | x), whose batches have x as ``given``.
-
-    A context of lm-eval's is then what is given, and of no probability itself.
-    """
-
-    @property
-    def conditional_on(self) -> str:
-        """Name of x in messages: "the question", "the sentence to be translated"."""
-        ...
-
-
-class Proposal(Protocol[BatchT, EncodedT, LatentsT]):
-    """A distribution q(z | x), positive wherever p(x, z) is, that is drawn from."""
-
-    @property
-    def name(self) -> str:
-        """Its name in options."""
-        ...
-
-    def encode(self, batch: BatchT, /) -> EncodedT:
-        """Compute what does not depend on z, once a text."""
-        ...
-
-    def sample(
-        self, encoded: EncodedT, uniforms: Uniforms, num_samples: int, /
-    ) -> Draws[LatentsT]:
-        """Draw z_1..z_K from q(. | x) by inverting distribution functions.
-
-        The draws are a function of the random numbers alone, so that the same
-        numbers give the same latents in any batch.
-        """
-        ...
-
-    def log_prob(self, encoded: EncodedT, latents: LatentsT, /) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64, of latents that p has.
-
-        They may come from another proposal of the model. What the padding of fewer
-        latents than K gets is ignored.
-        """
-        ...
-
-
-@runtime_checkable
-class Searches(Protocol[GivenEncodedT, LatentsT]):
-    """A proposal that finds distinct latents by beam search.
-
-    Beams, ``mixed`` and ``exact`` need it; draws do not.
-    """
-
-    @property
-    def name(self) -> str:
-        """Its name in options."""
-        ...
-
-    def beam(
-        self, encoded: GivenEncodedT, width: int, score: Tensor | None = None, /
-    ) -> Beam[LatentsT]:
-        """Find up to ``width`` distinct latents; every one if they fit.
-
-        ``score`` (B, K') is that of the latents of the text so far, if there is any.
-        """
-        ...
-
-
 class State(Protocol):
     """State of B texts with K latent histories each.
 
@@ -270,261 +171,58 @@ class State(Protocol):
         ...
 
 
-StateT = TypeVar("StateT", bound=State)
-GivenStateT = TypeVar("GivenStateT", bound=State, contravariant=True)
-
-
-@runtime_checkable
-class LeftToRight(Protocol[BatchT, EncodedT, GivenLatentsT, StateT]):
-    """A model *and* its proposal whose latents unfold from left to right."""
-
-    def encode(self, batch: BatchT, after: StateT | None = None, /) -> EncodedT:
-        """Encode a piece of text that follows ``after`` (None: the beginning)."""
-        ...
-
-    def advance(self, encoded: EncodedT, latents: GivenLatentsT, /) -> StateT:
-        """Return the state after an encoded piece under K latents a text."""
-        ...
-
-
-class UnfoldingLM(
-    LeftToRight[BatchT, EncodedT, GivenLatentsT, State],
-    LatentLM[BatchT, EncodedT, GivenLatentsT],
-    Protocol[BatchT, EncodedT, GivenLatentsT],
-):
-    """A latent LM, for estimators.
-
-    ``advance`` is called only where its proposal is ``LeftToRight``.
-    """
-
-
-class UnfoldingProposal(
-    LeftToRight[BatchT, EncodedT, LatentsT, State],
-    Proposal[BatchT, EncodedT, LatentsT],
-    Protocol[BatchT, EncodedT, LatentsT],
-):
-    """A proposal, for estimators; see ``UnfoldingLM``."""
-
-
-@runtime_checkable
-class ReadsAhead(Protocol[BatchT, EncodedT, GivenStateT]):
-    """A left-to-right proposal whose draws depend on the text ahead.
-
-    Particle filters stop at every token. So they encode a piece at once, and cut the
-    encoding.
-    """
-
-    def encode(self, batch: BatchT, after: GivenStateT | None = None, /) -> EncodedT:
-        """Encode a piece of text that follows ``after`` (None: the beginning)."""
-        ...
-
-    def token(
-        self, encoded: EncodedT, t: int, after: GivenStateT | None, /
-    ) -> EncodedT:
-        """Cut out token t of an encoded piece, after the latents so far."""
-        ...
-
-    def log_twist(self, encoded: EncodedT, t: int, after: GivenStateT, /) -> Tensor:
-        """Return the log of the twisting function before token t, nats, (B, K) float64.
-
-        A guess of log p(tokens t and on | latents so far), up to a number that all
-        latents of a text share; 0 at its end.
-        """
-        ...
-
-
-@runtime_checkable
-class FindsAndDraws(Protocol[GivenEncodedT, LatentsT]):
-    """What a proposal offers that searches and draws at once for less than apart."""
-
-    def beam_and_sample(
-        self,
-        encoded: GivenEncodedT,
-        width: int,
-        uniforms: Uniforms,
-        num_samples: int,
-        /,
-    ) -> tuple[Beam[LatentsT], Draws[LatentsT]]:
-        """Return what ``beam`` finds and ``sample`` draws of whole texts.
-
-        The search may be given up where it holds next to nothing of p, which does not
-        depend on the draws.
-        """
-        ...
-
-
-@runtime_checkable
-class DrawsFrom(Protocol[GivenEncodedT, LatentsT]):
-    """A left-to-right proposal that draws from given origins after resampling.
-
-    A filter resamples on the device. The host then waits once, for the origins and the
-    draws together.
-    """
-
-    def sample_from(
-        self, encoded: GivenEncodedT, uniforms: Uniforms, origin: Tensor, /
-    ) -> tuple[Draws[LatentsT], Tensor]:
-        """Draw what ``sample`` draws after ``State.resample(origin)``.
-
-        Args:
-            encoded: A piece after the histories that are chosen from.
-            uniforms: As ``sample`` takes them.
-            origin: Which of K histories each of K latents continues, (B, K), on the
-                host or not.
-
-        Returns:
-            The draws, and ``origin`` on the host.
-        """
-        ...
-
-
-@runtime_checkable
-class WholeText(Protocol[BatchT, EncodedT, LatentsT]):
-    """A proposal that reads texts to their ends and cannot stop before."""
-
-    @property
-    def left_to_right(self) -> UnfoldingProposal[BatchT, EncodedT, LatentsT]:
-        """The ``LeftToRight`` proposal that replaces it where a text goes on."""
-        ...
-
-
-@runtime_checkable
-class Summable(Protocol[BatchT, EncodedT, LatentsT]):
-    """A model that can sum over all of its latents exactly."""
-
-    @property
-    def summation(self) -> UnfoldingProposal[BatchT, EncodedT, LatentsT]:
-        """A proposal, ``LeftToRight``, of one latent: all of them, summed."""
-        ...
-
-
-@runtime_checkable
-class Enumerable(Protocol):
-    """A model of words that can sum over the latents of a short text, one by one."""
-
-    @property
-    def exact_proposal(self) -> str:
-        """The name of its proposal whose q(z_t | z_<t, x_<=t) is p's own."""
-        ...
-
-    def num_latents(self, num_words: int, /) -> int:
-        """Return how many latents a text of so many words has, its end or not."""
-        ...
-
-    def log_marginal(self, words: Tensor, /) -> Tensor:
-        """Sum over all latents of texts of one length.
-
-        Args:
-            words: Word ids, with their end word or without, (B, T).
-
-        Returns:
-            Nats, (B,) float64: of a text without its end word log p of all texts that
-            begin so.
-        """
-        ...
-
-
-class Conditionals(Protocol[FoundLatentsT]):
+class Conditionals(ABC):
     """K latents a text, any decision of which can be redrawn given the others.
 
     They begin undecided, and a decision not yet taken is drawn given those that are.
     """
 
     @property
-    def latents(self) -> FoundLatentsT:
+    @abstractmethod
+    def latents(self) -> Any:
         """The current latents, in the form of ``Draws``."""
-        ...
 
-    def choices(self, t: int, /) -> Tensor:
-        """Return the decisions of token t as indices of ``log_p``, (B, K)."""
-        ...
-
+    @abstractmethod
     def log_p(self, t: int, /) -> Tensor:
         """Return log p(z_t, x_t | the other decisions), nats, (B, K, N) float64.
 
         Of a proposal log q(z_t | the other decisions, x). Past the end of a text there
         is one choice, the first, for sure.
         """
-        ...
 
+    @abstractmethod
     def decide(self, t: int, choice: Tensor, /) -> None:
         """Set the decisions of token t, (B, K); none past a text's end."""
-        ...
 
 
-@runtime_checkable
-class Redraws(Protocol[GivenEncodedT, LatentsT]):
-    """A model or a proposal whose conditionals have a closed form (Gibbs sampling).
+class Reader(ABC):
+    """What models and proposals have in common: they encode texts."""
 
-    A model's conditional is log p(x, z) as a function of one decision. Where only the
-    decisions before it are taken, it is exactly log p(z_t, x_t | z_<t).
-    """
-
-    def conditionals(
-        self, encoded: GivenEncodedT, latents: LatentsT | int, /
-    ) -> Conditionals[LatentsT]:
-        """Begin with K latents a text, or with K undecided ones."""
-        ...
-
-
-@runtime_checkable
-class WholeTextsOnly(Protocol):
-    """A model that scores whole texts alone."""
-
-    @property
-    def why_whole(self) -> str:
-        """Reason and remedy, for an error message."""
-        ...
-
-
-@runtime_checkable
-class SentenceModel(Protocol):
-    """A model of sentences: the probability of a document is the product of theirs."""
-
-    def sentence_starts(self, text: str, /) -> list[int]:
-        """Return where each sentence of a document begins, in characters."""
-        ...
-
-
-class NextToken(Protocol[GivenEncodedT]):
-    """A left-to-right model that predicts the next token."""
-
-    def next_token(
-        self, encoded: GivenEncodedT, log_w: Tensor, uniforms: Uniforms, /
-    ) -> Tensor:
-        r"""Predict the next token from weighted latent histories.
-
-        .. math::
-            \hat p(x_{t+1} \mid x_{\le t}) =
-            \sum_k \bar w_k \sum_{z_{t+1}} p(z_{t+1} \mid z_{k, \le t}, x_{\le t})
-            \, p(x_{t+1} \mid z_{t+1}, x_{\le t})
-
-        Where the sum over z_{t+1} has no closed form, it is estimated by draws.
+    @abstractmethod
+    def encode(self, batch: TokenBatch, after: Any = None, /) -> Any:
+        """Compute what does not depend on z, once a text.
 
         Args:
-            encoded: Pieces that begin with that token, which is ignored; B texts with K
-                histories each.
-            log_w: Their log-weights in nats, shape (B, K), normalised here.
-            uniforms: Random numbers, of this prediction alone, for those draws.
-
-        Returns:
-            Log-probabilities in nats, (B, number of words the model can utter).
+            batch: Whole texts, or pieces of texts.
+            after: The state that pieces follow, from ``advance``; None: the beginning.
         """
-        ...
 
+    def advance(self, encoded: Any, latents: Any, /) -> State:
+        """Return the state after an encoded piece under K latents a text.
 
-@runtime_checkable
-class ReadsOnce(Protocol[BatchT, EncodedT, GivenStateT]):
-    """A model or a proposal that can reuse an encoding.
+        Optional, for latents that unfold from left to right.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no advance(encoded, latents), which says where "
+            "a text has got to: it reads whole texts"
+        )
 
-    A predicted token becomes known, or a search replaces the histories: the tokens
-    before each target have been read by then.
-    """
-
-    def encode_again(
-        self, encoded: EncodedT, batch: BatchT, after: GivenStateT | None, /
-    ) -> EncodedT:
+    def encode_again(self, encoded: Any, batch: TokenBatch, after: Any, /) -> Any:
         """Reuse an encoding after targets or histories change.
+
+        A predicted token becomes known, or a search replaces the histories: the tokens
+        before each target have been read by then. Optional: without, they are read
+        again.
 
         Args:
             encoded: The old encoding of the pieces. Of a model, targets may have been
@@ -535,4 +233,229 @@ class ReadsOnce(Protocol[BatchT, EncodedT, GivenStateT]):
                 the histories of then; latents of a search to the histories that it
                 says they continue.
         """
-        ...
+        return self.encode(batch, after)
+
+    def conditionals(self, encoded: Any, latents: Any, /) -> Conditionals:
+        """Begin with K latents a text, or with K undecided ones (Gibbs sampling).
+
+        Optional, where each decision given all others has a closed form. A model's
+        conditional is log p(x, z) as a function of one decision. Where only the
+        decisions before it are taken, it is exactly log p(z_t, x_t | z_<t).
+        """
+        raise ValueError(
+            "estimator=ais redraws each decision given all others, which a "
+            f"{type(self).__name__} has no closed form for: use auto, mixed, is or smc"
+        )
+
+
+class LatentLM(Reader):
+    """A joint distribution p(x, z) over texts x and latents z."""
+
+    estimators: Sequence[str]
+    """Names of the estimators that suit it, the default first."""
+    exact_proposal: str | None = None
+    """Name of its proposal whose q(z_t | z_<t, x_<=t) is p's own; None: it has none."""
+    conditional_on: str | None = None
+    """Of p(y, z | x), the name of x in messages: "the question". Batches have x as
+    ``given``, and a context of lm-eval's is x. None: the model is not conditional."""
+    why_whole: str | None = None
+    """Why it scores whole texts alone, and the remedy, for an error message; None: it
+    scores continuations as well if it has ``advance``."""
+
+    @property
+    @abstractmethod
+    def proposal_names(self) -> Sequence[str]:
+        """Names of its proposals, the default first."""
+
+    @property
+    def normalization(self) -> Normalization:
+        """Total of its probabilities over all texts."""
+        return Normalization.ONE
+
+    @abstractmethod
+    def log_joint(self, encoded: Any, latents: Any, /) -> Tensor:
+        """Return log p(x, z_k) in nats, shape (B, K); ``-inf`` where p is zero."""
+
+    @abstractmethod
+    def proposal(self, name: str | None = None, temperature: float = 1.0) -> Proposal:
+        """Return one of its proposals; None is the default."""
+
+    @property
+    def summation(self) -> Proposal | None:
+        """Proposal of one latent: all of them, summed exactly. None: it has none."""
+        return None
+
+    def next_token(self, encoded: Any, log_w: Tensor, uniforms: Uniforms, /) -> Tensor:
+        r"""Predict the next token from weighted latent histories.
+
+        .. math::
+            \hat p(x_{t+1} \mid x_{\le t}) =
+            \sum_k \bar w_k \sum_{z_{t+1}} p(z_{t+1} \mid z_{k, \le t}, x_{\le t})
+            \, p(x_{t+1} \mid z_{t+1}, x_{\le t})
+
+        Optional. Where the sum over z_{t+1} has no closed form, it is estimated by
+        draws.
+
+        Args:
+            encoded: Pieces that begin with that token, which is ignored; B texts with K
+                histories each.
+            log_w: Their log-weights in nats, shape (B, K), normalised here.
+            uniforms: Random numbers, of this prediction alone, for those draws.
+
+        Returns:
+            Log-probabilities in nats, (B, number of words the model can utter).
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no next_token(encoded, log_w, uniforms), which "
+            "predicts a word: it scores texts, and writes none"
+        )
+
+    def sentence_starts(self, text: str, /) -> list[int]:
+        """Return where each sentence of a document begins, in characters.
+
+        Optional, for models of sentences: the probability of a document is the product
+        of theirs.
+        """
+        return [0]
+
+    def describe(
+        self,
+        words: Sequence[str],
+        latents: Any,
+        decode: Callable[[Sequence[int]], str],
+        /,
+    ) -> Description:
+        """Describe the one latent of one text for people; by its numbers by default.
+
+        Args:
+            words: The text, its end left out.
+            latents: With leading axes (1, 1), on the host; their places may be more
+                than there are words, by the end of the text.
+            decode: Writes ids of words as a string.
+        """
+        codes = [part[0, 0].tolist() for part in parts_of(latents)]
+        return Description(" ".join(map(str, codes)))
+
+    def num_latents(self, num_words: int, /) -> int:
+        """Return how many latents a text of so many words has, its end or not.
+
+        Optional, for models that have an ``exact_proposal``.
+        """
+        raise NotImplementedError
+
+    def log_marginal(self, words: Tensor, /) -> Tensor:
+        """Sum over all latents of texts of one length, one by one.
+
+        Optional, for models that have an ``exact_proposal``.
+
+        Args:
+            words: Word ids, with their end word or without, (B, T).
+
+        Returns:
+            Nats, (B,) float64: of a text without its end word log p of all texts that
+            begin so.
+        """
+        raise NotImplementedError
+
+    def load_encoder(self, directory: Path) -> Encoder | None:
+        """Read from a checkpoint what cuts strings into units that are no words.
+
+        Optional. None: its units are the words of ``tokenizer.json``.
+
+        Raises:
+            ValueError: If it is missing or damaged.
+        """
+        return None
+
+
+class Proposal(Reader):
+    """A distribution q(z | x), positive wherever p(x, z) is, that is drawn from."""
+
+    name: str
+    """Its name in options."""
+
+    @abstractmethod
+    def sample(self, encoded: Any, uniforms: Uniforms, num_samples: int, /) -> Draws:
+        """Draw z_1..z_K from q(. | x) by inverting distribution functions.
+
+        The draws are a function of the random numbers alone, so that the same
+        numbers give the same latents in any batch.
+        """
+
+    @abstractmethod
+    def log_prob(self, encoded: Any, latents: Any, /) -> Tensor:
+        """Return log q(z_k | x) in nats, (B, K) float64, of latents that p has.
+
+        They may come from another proposal of the model. What the padding of fewer
+        latents than K gets is ignored.
+        """
+
+    def beam(self, encoded: Any, width: int, score: Tensor | None = None, /) -> Beam:
+        """Find up to ``width`` distinct latents; every one if they fit.
+
+        Optional: beams, ``mixed`` and ``exact`` need it, draws do not. ``score``
+        (B, K') is that of the latents of the text so far, if there is any.
+        """
+        raise ValueError(
+            f"the proposal {self.name!r} has no beam: its latents can be drawn, and "
+            "neither listed nor ranked. Use is or smc"
+        )
+
+    def beam_and_sample(
+        self, encoded: Any, width: int, uniforms: Uniforms, num_samples: int, /
+    ) -> tuple[Beam, Draws]:
+        """Return what ``beam`` finds and ``sample`` draws of whole texts.
+
+        Overridden where both cost less at once. The search may then be given up where
+        it holds next to nothing of p, which does not depend on the draws.
+        """
+        return self.beam(encoded, width), self.sample(encoded, uniforms, num_samples)
+
+    @property
+    def left_to_right(self) -> Proposal:
+        """The proposal that replaces this one where a text goes on.
+
+        Overridden where this one reads texts to their ends and cannot stop before.
+        """
+        return self
+
+    def sample_from(
+        self, encoded: Any, uniforms: Uniforms, origin: Tensor, /
+    ) -> tuple[Draws, Tensor]:
+        """Draw what ``sample`` draws after ``State.resample(origin)``.
+
+        Optional, from left to right. A filter resamples on the device; the host then
+        waits once, for the origins and the draws together.
+
+        Args:
+            encoded: A piece after the histories that are chosen from.
+            uniforms: As ``sample`` takes them.
+            origin: Which of K histories each of K latents continues, (B, K), on the
+                host or not.
+
+        Returns:
+            The draws, and ``origin`` on the host.
+        """
+        raise NotImplementedError
+
+    def token(self, encoded: Any, t: int, after: Any, /) -> Any:
+        """Cut out token t of an encoded piece, after the latents so far.
+
+        Optional, for left-to-right draws that depend on the text ahead. Particle
+        filters stop at every token: they encode a piece at once, and cut the encoding.
+        """
+        raise NotImplementedError
+
+    def log_twist(self, encoded: Any, t: int, after: Any, /) -> Tensor:
+        """Return the log of the twisting function before token t, nats, (B, K) float64.
+
+        A guess of log p(tokens t and on | latents so far), up to a number that all
+        latents of a text share; 0 at its end. It comes with ``token``.
+        """
+        raise NotImplementedError
+
+
+def offers(who: Reader, method: str) -> bool:
+    """Return whether a model or a proposal has an optional method."""
+    defaults = [vars(base).get(method) for base in (Reader, LatentLM, Proposal)]
+    return getattr(type(who), method) not in defaults

@@ -37,7 +37,6 @@ from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import WholeTextsOnly
 from lm_latent_eval.models import checkpoint, srnn
 from lm_latent_eval.scoring.interface import Query
 from lm_latent_eval.scoring.string_scorers import CausalLMScorer
@@ -98,7 +97,7 @@ def of_models(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:
     for name, tiny in TINY_MODELS.items():
         case = (in_float32(name) if narrow else tiny.case()).on(device)
         proposal = case.proposal()
-        stepwise = getattr(proposal, "left_to_right", proposal)
+        stepwise = proposal.left_to_right
         for estimator in case.model.estimators:
             if estimator == "auto":  # one of the others
                 continue
@@ -307,7 +306,7 @@ def test_the_backend_answers_as_on_the_cpu(name, device, opened, tmp_path):
             found = list(lm._scorer.score_texts(queries))
             return [a.estimate.log_evidence for a in found], []
         numbers = [*map(float, lm.loglikelihood_rolling(rolling("the", "the the a")))]
-        if isinstance(lm.checkpoint.model, WholeTextsOnly):
+        if lm.checkpoint.model.why_whole:
             return numbers, []
         parts = lm.loglikelihood(conditional(("the", " the"), ("the the", " a the")))
         numbers += [float(number) for number, _ in parts]

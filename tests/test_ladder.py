@@ -31,8 +31,8 @@ LADDER = (
     "devices",
     "compiled",
     "estimators",
-    "latent",
     "text",
+    "latent",
     "inference",
     "training",
     "models",
@@ -190,7 +190,7 @@ def test_what_is_heavy_is_imported_late():
 NAMES = [
     *("Answer", "Beam", "Bound", "ByteEncoder", "Case", "CheckedConfig", "Draws"),
     *("END", "Encoder", "Estimate", "Estimator", "GenerationOptions", "LatentLM"),
-    *("LawError", "LeftToRight", "NoLatents", "NormalProposal", "Normalization"),
+    *("LawError", "NoLatents", "NormalProposal", "Normalization"),
     *("PADDING", "Pretrained", "Proposal", "Query", "RealStep", "RealStepLM", "START"),
     *("Step", "StepLM", "SubwordEncoder", "TextModel", "TextScorer", "Texts"),
     *("TokenBatch", "UNKNOWN", "Uniforms", "Whole", "WordTokenizer", "WordsConfig"),

@@ -261,7 +261,7 @@ def test_company_moves_float32_by_a_walk_of_roundings(name):
         for n in range(3)
     ]
     batch, every = case.batch(texts), torch.arange(3)
-    stepwise = getattr(proposal, "left_to_right", proposal)
+    stepwise = proposal.left_to_right
     latents = stepwise.sample(stepwise.encode(batch), Streams(keys(3), 3), 3).latents
 
     def log_joint(some: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -76,7 +74,7 @@ def tiny(ahead: Tensor | None = None, kind: type[TinyHMM] = TinyHMM) -> TinyHMM:
 
 def scored(
     model: TinyHMM, texts: list[list[int]], proposal: str | None = None
-) -> Texts[Any, Any]:
+) -> Texts:
     """Return texts as estimators take them."""
     batch = TokenBatch.collate(texts, first=2)
     return Texts(model, model.proposal(proposal), batch, keys(len(texts)))

@@ -29,7 +29,7 @@ from lm_latent_eval.distortion.corpus import Corpus
 from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
-from lm_latent_eval.latent import Normalization, SentenceModel
+from lm_latent_eval.latent import Normalization, offers
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.networks.network import check_positions
 from lm_latent_eval.scoring.answer import Missed
@@ -265,7 +265,7 @@ class LatentLearner:
             self._text(place, name, ids)
             for place, (name, ids) in enumerate(zip(names, sequences, strict=True))
         ]
-        if isinstance(self._scorer.model, SentenceModel):
+        if offers(self._scorer.model, "sentence_starts"):
             texts = [text for text in texts if text.words != [END]]
         log_p = torch.full((len(sequences),), -torch.inf, dtype=torch.float64)
         stderr = torch.zeros_like(log_p)

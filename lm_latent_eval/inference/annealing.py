@@ -1,7 +1,7 @@
 r"""Annealed importance sampling by Gibbs sweeps.
 
 A sweep redraws every decision of a text in some order, each given all others
-(``Redraws``). A sweep in the opposite order is its reversal, which is all that the
+(``conditionals``). A sweep in the opposite order is its reversal, which is all that the
 estimator needs to know of it.
 
 Source: Neal (2001), "Annealed importance sampling", equations 3 to 11; Grosse,
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,14 +22,12 @@ from torch import Tensor
 from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.interface import (
-    P,
-    Q,
     Texts,
     WholeTextEstimator,
     chains_of,
 )
 from lm_latent_eval.inference.streams import LANES, Streams, draw_choice
-from lm_latent_eval.latent import Latents, Redraws
+from lm_latent_eval.latent import Latents
 
 SWEEP = 1 << 32
 """Random numbers of a sweep begin at a multiple of this: texts are shorter."""
@@ -68,7 +66,7 @@ class AnnealedImportanceSampling(WholeTextEstimator):
 
     w is unbiased for p(x), however few the steps and however poor the transitions: with
     one step it is importance sampling. A transition is one Gibbs sweep, so both p and q
-    say what each decision is given the others (``Redraws``).
+    say what each decision is given the others (``conditionals``).
     """
 
     name: ClassVar[str] = "ais"
@@ -92,7 +90,7 @@ class AnnealedImportanceSampling(WholeTextEstimator):
         """S, the steps of each chain."""
         return self.num_samples // self.chains
 
-    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
+    def log_weights(self, texts: Texts) -> Tensor:
         """Return the log-weights of the chains in nats, (B, R) float64.
 
         Raises:
@@ -104,7 +102,7 @@ class AnnealedImportanceSampling(WholeTextEstimator):
         at = Scored(draws.latents, log_p, draws.log_q)
         return self._annealed(at, sweep, backwards=False)
 
-    def reverse_log_weights(self, texts: Texts[P, Q], latents: Latents) -> Tensor:
+    def reverse_log_weights(self, texts: Texts, latents: Latents) -> Tensor:
         r"""Return log w' of chains that run from p to q, nats, (B, R) float64.
 
         .. math:: E[1 / w'] = 1 / p(x)
@@ -121,7 +119,7 @@ class AnnealedImportanceSampling(WholeTextEstimator):
         sweep = sweeps(texts, texts.streams(self.chains))
         return self._annealed(sweep.scored(latents), sweep, backwards=True)
 
-    def _annealed(self, at: Scored, sweep: Sweeps[P, Q], *, backwards: bool) -> Tensor:
+    def _annealed(self, at: Scored, sweep: Sweeps, *, backwards: bool) -> Tensor:
         """Move chains through all temperatures; return their log-weights, (B, R)."""
         log_w = (at.log_p - at.log_q) / self.length
         steps = range(1, self.length)
@@ -155,15 +153,13 @@ def log_evidence_from_above(reverse_log_w: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Sweeps(Generic[P, Q]):
+class Sweeps:
     """A Gibbs kernel that leaves q^(1 - b) p^b invariant."""
 
-    texts: Texts[P, Q]
-    model: Redraws[P, Latents]
-    proposal: Redraws[Q, Latents]
-    p: P
+    texts: Texts
+    p: Any
     """The texts as the model encodes them."""
-    q: Q
+    q: Any
     """The texts as the proposal encodes them."""
     streams: Streams
 
@@ -173,8 +169,8 @@ class Sweeps(Generic[P, Q]):
         A decision's distribution is the product of its conditionals under q and p, to
         the powers 1 - b and b.
         """
-        of_p = self.model.conditionals(self.p, at.latents)
-        of_q = self.proposal.conditionals(self.q, at.latents)
+        of_p = self.texts.model.conditionals(self.p, at.latents)
+        of_q = self.texts.proposal.conditionals(self.q, at.latents)
         num_tokens = self.texts.batch.targets.shape[1]
         uniforms = sweep_uniforms(self.streams, step, num_tokens)
         tokens = range(num_tokens)
@@ -191,20 +187,7 @@ class Sweeps(Generic[P, Q]):
         return Scored(latents, log_p, self.texts.proposal.log_prob(self.q, latents))
 
 
-def sweeps(texts: Texts[P, Q], streams: Streams) -> Sweeps[P, Q]:
-    """Return the kernel of a model and its proposal.
-
-    Raises:
-        ValueError: If the decisions of one of them cannot be redrawn.
-    """
-    model, proposal = texts.model, texts.proposal
-    for each in (model, proposal):
-        if not isinstance(each, Redraws):
-            raise ValueError(
-                f"estimator=ais redraws each decision given all others, which a "
-                f"{type(each).__name__} has no closed form for: use auto, mixed, is or "
-                "smc"
-            )
-    assert isinstance(model, Redraws) and isinstance(proposal, Redraws)
-    p, q = model.encode(texts.batch), proposal.encode(texts.batch)
-    return Sweeps(texts, model, proposal, p, q, streams)
+def sweeps(texts: Texts, streams: Streams) -> Sweeps:
+    """Return the kernel of a model and its proposal."""
+    p, q = texts.model.encode(texts.batch), texts.proposal.encode(texts.batch)
+    return Sweeps(texts, p, q, streams)

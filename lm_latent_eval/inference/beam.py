@@ -1,7 +1,7 @@
 """Sums over latents without draws: beam marginalization and exact likelihoods.
 
 A beam sums p(x, z) over what a search finds, a strict lower bound. ``Exact`` is for
-models without latents and for those that sum their latents themselves (``Summable``):
+models without latents and for those that sum their latents themselves (``summation``):
 one latent, the empty one or all of them at once, is then all there is. A model may say
 so and be wrong. So it is checked: that the latent decides nothing, or that the sum is
 that over a list of latents, on prefixes of the first texts. What is not proven is the
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import InitVar, dataclass, field, replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,14 +20,9 @@ from torch import Tensor
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.consistency import decides_nothing, sums_exactly
 from lm_latent_eval.inference.interface import (
-    LM,
     Estimator,
-    P,
-    Q,
-    Sampler,
     Texts,
     Weighted,
-    searching,
 )
 from lm_latent_eval.inference.particles import (
     Gathered,
@@ -40,7 +35,7 @@ from lm_latent_eval.inference.particles import (
     log_joint,
     with_mark,
 )
-from lm_latent_eval.latent import Beam, Latents, Summable
+from lm_latent_eval.latent import Beam, LatentLM, Proposal
 
 
 class SearchingEstimator(Estimator):
@@ -48,7 +43,7 @@ class SearchingEstimator(Estimator):
 
     searches: ClassVar[bool] = True
 
-    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
+    def log_weights(self, texts: Texts) -> Tensor:
         """Weigh latents of whole texts: see ``Estimator``."""
         encoded = encode(texts)
         if encoded is not None:
@@ -57,7 +52,7 @@ class SearchingEstimator(Estimator):
         return self.extend(texts, begin).log_w
 
     @abstractmethod
-    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
+    def weigh(self, texts: Texts, encoded: tuple[Any, Any]) -> Tensor:
         """Weigh latents of texts that p and q have read as a whole."""
 
 
@@ -82,39 +77,39 @@ class BeamMarginalization(SearchingEstimator):
         """Latents of a text that are held at once: all."""
         return self.num_samples
 
-    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
+    def weigh(self, texts: Texts, encoded: tuple[Any, Any]) -> Tensor:
         """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
         p, q = encoded
         return self.weighed(texts.model, p, self.found(texts.proposal, q)).log_w
 
-    def found(self, proposal: Sampler[Q], q: Q) -> Beam[Latents]:
+    def found(self, proposal: Proposal, q: Any) -> Beam:
         """Find latents of whole texts."""
-        return searching(proposal).beam(q, self.num_samples)
+        return proposal.beam(q, self.num_samples)
 
     @staticmethod
-    def weighed(model: LM[P], p: P, beam: Beam[Latents]) -> Particles:
+    def weighed(model: LatentLM, p: Any, beam: Beam) -> Particles:
         """Return what was found of whole texts as particles."""
         log_p = log_joint(model, p, beam)
         log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
         path = fingerprint(beam.latents, torch.zeros_like(beam.origin))
         return Particles(None, None, log_p, beam.score, path)
 
-    def extend(self, texts: Texts[P, Q], after: Weighted) -> Particles:
+    def extend(self, texts: Texts, after: Weighted) -> Particles:
         """Read on: continue the beams of the texts so far over some more tokens."""
 
-        def read(piece: Texts[P, Q], before: Particles) -> Particles:
+        def read(piece: Texts, before: Particles) -> Particles:
             return self.read(piece, before)[0]
 
         return in_pieces(texts, as_particles(after), read)
 
-    def read(self, texts: Texts[P, Q], before: Particles) -> tuple[Particles, Tensor]:
+    def read(self, texts: Texts, before: Particles) -> tuple[Particles, Tensor]:
         """Continue the beams of the texts so far over pieces.
 
         Returns:
             The latents, and whether any may have been left out, (B,) bool.
         """
         q = texts.proposal.encode(texts.batch, before.proposal_state)
-        beam = searching(texts.proposal).beam(q, self.num_samples, before.log_q)
+        beam = texts.proposal.beam(q, self.num_samples, before.log_q)
         return continued(texts, q, beam, before), was_cut(beam)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
@@ -132,7 +127,7 @@ class BeamMarginalization(SearchingEstimator):
         return replace(whole, log_evidence=log_p, bound=Bound.NONE)
 
 
-def was_cut(beam: Beam[Latents]) -> Tensor:
+def was_cut(beam: Beam) -> Tensor:
     """Return whether latents of each text may have been left out, (B,) bool."""
     return torch.ones_like(beam.score[:, 0] > 0) if beam.cut is None else beam.cut
 
@@ -154,13 +149,12 @@ class Summed(Gathered):
         return [torch.zeros_like(self.parts[0].log_w)]
 
 
-def _summed(texts: Texts[P, Q]) -> tuple[Texts[P, object], bool]:
+def _summed(texts: Texts) -> tuple[Texts, bool]:
     """Return texts by a proposal of one latent, and if that is proven to be all."""
     model, proposal, batch = texts.model, texts.proposal, texts.batch
-    if isinstance(model, Summable):
+    if model.summation is not None:
         return texts.by(model.summation), sums_exactly(model, proposal, batch)
-    one = cast(Sampler[object], proposal)
-    return texts.by(one), decides_nothing(proposal, batch)
+    return texts, decides_nothing(proposal, batch)
 
 
 @dataclass(frozen=True)
@@ -175,13 +169,13 @@ class Exact(Estimator):
     """How many others would draw."""
     num_samples: int = field(default=1, init=False)
 
-    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
+    def log_weights(self, texts: Texts) -> Tensor:
         """Return log p(x) and the mark of ``Summed``, (B, 2) float64."""
         summed, proven = _summed(texts)
         log_p = _BEAM.log_weights(summed)
         return with_mark(log_p, torch.full_like(log_p[:, 0], not proven).bool())
 
-    def extend(self, texts: Texts[P, Q], after: Weighted) -> Summed:
+    def extend(self, texts: Texts, after: Weighted) -> Summed:
         begun = after if isinstance(after, Summed) else None
         particles = begun.parts[0] if begun else as_particles(after)
         summed, proven = _summed(texts)

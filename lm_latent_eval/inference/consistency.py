@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,17 +18,15 @@ from scipy.special import bdtr, bdtrc
 from torch import Tensor
 
 from lm_latent_eval.devices import widened
-from lm_latent_eval.inference.interface import LM, P, Q, Sampler, searching
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     Beam,
     Draws,
+    LatentLM,
     Latents,
-    LeftToRight,
-    Searches,
-    Summable,
-    WholeText,
+    Proposal,
+    offers,
     parts_of,
     rebuilt,
 )
@@ -53,8 +51,8 @@ class BrokenModelError(ValueError):
 
 @torch.no_grad()
 def check(
-    model: LM[P],
-    proposal: Sampler[Q],
+    model: LatentLM,
+    proposal: Proposal,
     batch: TokenBatch,
     *,
     dtype: torch.dtype,
@@ -73,7 +71,7 @@ def check(
         BrokenModelError: If shapes, types or probabilities contradict each other; the
             error names the class and the method, and what to do.
     """
-    batch = _prefixes(batch, whole=isinstance(proposal, WholeText))
+    batch = _prefixes(batch, whole=proposal.left_to_right is not proposal)
     texts = len(batch.length)
     streams = Streams(list(range(texts)), DRAWS)
     p, q = model.encode(batch), proposal.encode(batch)
@@ -104,14 +102,14 @@ def check(
         )
     if searches:
         _check_total(model, p, proposal, q, beam, within)
-    if all(isinstance(who, LeftToRight) for who in (model, proposal)):
+    if all(offers(who, "advance") for who in (model, proposal)):
         _check_causality(model, proposal, batch, draws.latents, log_p, within)
 
 
-def decides_nothing(proposal: Sampler[Q], batch: TokenBatch) -> bool:
+def decides_nothing(proposal: Proposal, batch: TokenBatch) -> bool:
     """Return whether latents are empty, so that a text has at most one."""
     one = batch.select(torch.arange(min(1, len(batch.length))))
-    found = searching(proposal).beam(proposal.encode(one), 1)
+    found = proposal.beam(proposal.encode(one), 1)
     return all(part[:, :1].numel() == 0 for part in parts_of(found.latents))
 
 
@@ -120,7 +118,7 @@ _PROVEN: WeakKeyDictionary[object, bool] = WeakKeyDictionary()
 
 
 @torch.no_grad()
-def sums_exactly(model: LM[P], proposal: Sampler[Q], batch: TokenBatch) -> bool:
+def sums_exactly(model: LatentLM, proposal: Proposal, batch: TokenBatch) -> bool:
     """Return whether a model's own sum over latents is the sum over a list of them.
 
     Of prefixes of the first texts that it is asked about, for which every latent is
@@ -138,20 +136,19 @@ def sums_exactly(model: LM[P], proposal: Sampler[Q], batch: TokenBatch) -> bool:
     return _PROVEN[model]
 
 
-def _sums_exactly(model: LM[P], proposal: Sampler[Q], batch: TokenBatch) -> bool:
+def _sums_exactly(model: LatentLM, proposal: Proposal, batch: TokenBatch) -> bool:
     """Say if the sum is that over a list; False if there are too many to list."""
-    if not isinstance(model, Summable):
+    summation, lister = model.summation, proposal.left_to_right
+    if summation is None:
         return False
-    lister = proposal.left_to_right if isinstance(proposal, WholeText) else proposal
     few = batch.select(torch.arange(min(TEXTS, len(batch.length))))
     p = model.encode(few)
-    beam = searching(lister).beam(lister.encode(few), MOST)
+    beam = lister.beam(lister.encode(few), MOST)
     used = beam.score > -torch.inf
     if beam.score.shape[1] >= MOST and bool(used.all(-1).any()):
         return False
     every = widened(model.log_joint(p, beam.latents)).masked_fill(~used, -torch.inf)
-    summation = model.summation
-    one = searching(summation).beam(summation.encode(few), 1)
+    one = summation.beam(summation.encode(few), 1)
     own = widened(model.log_joint(p, one.latents))[:, 0]
     apart = _apart(own, every.logsumexp(-1))
     if apart > ROUNDING[torch.float32] * max(1, few.targets.shape[1]):
@@ -192,9 +189,9 @@ def _check_numbers(
         _refuse(who, method, f"gives {what} = {bad}; expected nats, -inf for zero")
 
 
-def _check_beam(proposal: Sampler[Q], q: Q, draws: Draws[Latents]) -> Beam[Latents]:
+def _check_beam(proposal: Proposal, q: Any, draws: Draws) -> Beam:
     """Check that a beam is of distinct latents of the kind that is drawn."""
-    if not isinstance(proposal, Searches):
+    if not offers(proposal, "beam"):
         _refuse(
             proposal,
             "beam",
@@ -233,11 +230,11 @@ def _check_beam(proposal: Sampler[Q], q: Q, draws: Draws[Latents]) -> Beam[Laten
 
 
 def _check_total(
-    model: LM[P],
-    p: P,
-    proposal: Sampler[Q],
-    q: Q,
-    beam: Beam[Latents],
+    model: LatentLM,
+    p: Any,
+    proposal: Proposal,
+    q: Any,
+    beam: Beam,
     within: float,
 ) -> None:
     """Check that q totals one where every latent is listed, and at most one elsewhere.
@@ -273,8 +270,8 @@ def _check_total(
 
 
 def _check_causality(
-    model: LM[P],
-    proposal: Sampler[Q],
+    model: LatentLM,
+    proposal: Proposal,
     batch: TokenBatch,
     latents: Latents,
     log_p: Tensor,

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,9 +43,6 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.inference.beam import SearchingEstimator
 from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.interface import (
-    LM,
-    P,
-    Q,
     Texts,
     Weighted,
     stderr_of_few,
@@ -59,7 +56,7 @@ from lm_latent_eval.inference.particles import (
     with_mark,
 )
 from lm_latent_eval.inference.unfolding import SearchedProposal, Thinning
-from lm_latent_eval.latent import Beam, Latents, LeftToRight, parts_of, rebuilt
+from lm_latent_eval.latent import Beam, LatentLM, offers, parts_of, rebuilt
 
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
@@ -197,11 +194,11 @@ class DiscreteFilter(SearchingEstimator):
         """Log-weights in an estimate: one a pass."""
         return PASSES
 
-    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
+    def log_weights(self, texts: Texts) -> Tensor:
         """Return the weights of whole texts, see ``Weights``, (B, R + 2 C + 1)."""
         return super().log_weights(_with_checks(texts))
 
-    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
+    def weigh(self, texts: Texts, encoded: tuple[Any, Any]) -> Tensor:
         """Return the weights of whole texts, which keep no states."""
         p, q = encoded
         kept = self._thinned(texts, q, texts.batch.on_host[1])
@@ -212,12 +209,12 @@ class DiscreteFilter(SearchingEstimator):
 
     def _thinned(
         self,
-        texts: Texts[P, Q],
-        q: Q,
+        texts: Texts,
+        q: Any,
         words: Tensor,
         score: Tensor | None = None,
         was_cut: Tensor | None = None,
-    ) -> Thinning[Latents]:
+    ) -> Thinning:
         """Search in all passes at once, whose random numbers are independent.
 
         A word that a look-ahead did not expect moves a rank by about what a word costs.
@@ -251,14 +248,14 @@ class DiscreteFilter(SearchingEstimator):
         cut = Thinned(tuple(widths), uniforms, within, whole, doubt, factor, checks)
         return proposal.search(q, cut, score)
 
-    def extend(self, texts: Texts[P, Q], after: Weighted) -> Passes:
+    def extend(self, texts: Texts, after: Weighted) -> Passes:
         """Read on: search and thin over some more tokens.
 
         Raises:
             ValueError: If the proposal does not say what its steps are, or cannot stop
                 where the text does.
         """
-        if not isinstance(texts.proposal, LeftToRight):
+        if not offers(texts.proposal, "advance"):
             raise ValueError(
                 f"estimator={self.name}: the proposal {texts.proposal.name!r} reads "
                 "whole texts, and cannot go on after one"
@@ -268,12 +265,12 @@ class DiscreteFilter(SearchingEstimator):
             after = Passes((begin,), torch.zeros_like(begin.log_w) > 0, begin.log_w)
         _, words = texts.batch.on_host
 
-        def read(piece: Texts[P, Q], before: Passes) -> Passes:
+        def read(piece: Texts, before: Passes) -> Passes:
             return self._thin(piece, before, words)
 
         return in_pieces(_with_checks(texts), after, read)
 
-    def _thin(self, texts: Texts[P, Q], before: Passes, words: Tensor) -> Passes:
+    def _thin(self, texts: Texts, before: Passes, words: Tensor) -> Passes:
         """Thin pieces, the tokens that follow, and weigh what survives."""
         (old,) = before.parts
         q = texts.proposal.encode(texts.batch, old.proposal_state)
@@ -346,7 +343,7 @@ class DiscreteFilter(SearchingEstimator):
         return stderr_of_few(super().ratio_stderr(whole, prefix), PASSES)
 
 
-def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:
+def _log_joint(model: LatentLM, encoded: Any, beam: Beam) -> Tensor:
     """Return log p(x, z) of what survived, nats, (B, K) float64; -inf elsewhere.
 
     Most places of a text are left over, since others need them.
@@ -368,7 +365,7 @@ def _log_joint(model: LM[P], encoded: P, beam: Beam[Latents]) -> Tensor:
     return log_p.masked_fill(~there, -torch.inf)
 
 
-def _with_checks(texts: Texts[P, Q]) -> Texts[P, Q]:
+def _with_checks(texts: Texts) -> Texts:
     """Return texts with the look-ahead of passes that check, if there is one."""
     proposal = texts.proposal
     if isinstance(proposal, SearchedProposal):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.interface import (
-    LM,
     Estimator,
-    P,
-    Q,
     Texts,
     Weighted,
 )
@@ -27,7 +24,7 @@ from lm_latent_eval.inference.particles import (
     log_joint,
 )
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import Draws, Latents
+from lm_latent_eval.latent import Draws, LatentLM
 
 DECISIONS = 1 << 21
 """Latent decisions (texts x samples x tokens) held at a time."""
@@ -50,12 +47,12 @@ class ImportanceSampling(Estimator):
     def kept(self) -> int:
         return self.num_samples
 
-    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
+    def log_weights(self, texts: Texts) -> Tensor:
         """Return the log-weights of whole texts in nats, (B, K) float64."""
         return self.draw(texts, encode(texts))[0]
 
     def draw(
-        self, texts: Texts[P, Q], encoded: tuple[P, Q] | None
+        self, texts: Texts, encoded: tuple[Any, Any] | None
     ) -> tuple[Tensor, Tensor]:
         """Return log-weights and fingerprints of whole texts' latents, (B, K).
 
@@ -80,7 +77,7 @@ class ImportanceSampling(Estimator):
         return log_w, path
 
     @staticmethod
-    def weights(model: LM[P], p: P, draws: Draws[Latents]) -> tuple[Tensor, Tensor]:
+    def weights(model: LatentLM, p: Any, draws: Draws) -> tuple[Tensor, Tensor]:
         """Return log-weights and fingerprints of whole texts' latents, (B, K)."""
         log_w = log_joint(model, p, draws) - draws.log_q
         return log_w, fingerprint(draws.latents, torch.zeros_like(log_w[:, :1]).long())
@@ -91,7 +88,7 @@ class ImportanceSampling(Estimator):
         texts, tokens = max(1, batch_size), max(1, min(num_tokens, PIECE))
         return max(1, min(DECISIONS // (texts * tokens), ROWS // texts))
 
-    def extend(self, texts: Texts[P, Q], after: Weighted) -> Particles:
+    def extend(self, texts: Texts, after: Weighted) -> Particles:
         """Read on: draw the latents of some more tokens and weigh them.
 
         The weights of the particles estimate the probability of the text so far as a
@@ -100,12 +97,12 @@ class ImportanceSampling(Estimator):
         return in_pieces(texts, as_particles(after), self.read)
 
     def _round(
-        self, texts: Texts[P, Q], number: int, first: int, begin: Particles
+        self, texts: Texts, number: int, first: int, begin: Particles
     ) -> Particles:
         """Draw some of the latents of long texts, without their last states."""
         last = texts.batch.targets.shape[1] - PIECE
 
-        def read(piece: Texts[P, Q], before: Particles) -> Particles:
+        def read(piece: Texts, before: Particles) -> Particles:
             particles = _drawn(piece, piece.streams(number, first), before)
             if any(start < last for start in piece.starts):
                 return particles
@@ -113,7 +110,7 @@ class ImportanceSampling(Estimator):
 
         return in_pieces(texts, begin, read)
 
-    def read(self, texts: Texts[P, Q], before: Particles) -> Particles:
+    def read(self, texts: Texts, before: Particles) -> Particles:
         """Draw the latents of pieces, and weigh them."""
         return _drawn(texts, texts.streams(self.num_samples), before)
 
@@ -122,7 +119,7 @@ class ImportanceSampling(Estimator):
         return Estimate.from_log_weights(log_w, num_tokens=num_tokens)
 
 
-def _drawn(texts: Texts[P, Q], streams: Streams, before: Particles) -> Particles:
+def _drawn(texts: Texts, streams: Streams, before: Particles) -> Particles:
     """Go on with as many latents of pieces as there are random numbers for."""
     p = before.encoded(texts.model, texts.batch, before.model_state)
     q = texts.proposal.encode(texts.batch, before.proposal_state)
@@ -130,9 +127,7 @@ def _drawn(texts: Texts[P, Q], streams: Streams, before: Particles) -> Particles
     return weighed(texts, p, q, draws, before)
 
 
-def weighed(
-    texts: Texts[P, Q], p: P, q: Q, draws: Draws[Latents], before: Particles
-) -> Particles:
+def weighed(texts: Texts, p: Any, q: Any, draws: Draws, before: Particles) -> Particles:
     """Go on with latents of encoded pieces, and weigh them.
 
     Args:

@@ -1,8 +1,4 @@
-"""The interface of estimators, with base classes of those that take whole texts.
-
-Encodings of a batch are opaque to estimators: of the model an encoding is a
-``P``, of its proposal a ``Q``, and neither gets the other's.
-"""
+"""The interface of estimators, with base classes of those that take whole texts."""
 
 from __future__ import annotations
 
@@ -10,102 +6,41 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import (
-    ClassVar,
-    Generic,
-    NoReturn,
-    Protocol,
-    Self,
-    TypeAlias,
-    TypeVar,
-    runtime_checkable,
-)
+from typing import ClassVar, NoReturn, Protocol, Self
 
 from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence, log_ratio_stderr
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import (
-    EncodedT,
-    Latents,
-    NextToken,
-    Searches,
-    State,
-    UnfoldingLM,
-    UnfoldingProposal,
-)
+from lm_latent_eval.latent import LatentLM, Proposal
 from lm_latent_eval.text.batch import TokenBatch
-
-P = TypeVar("P")
-Q = TypeVar("Q")
-OtherQ = TypeVar("OtherQ")
-
-LM: TypeAlias = UnfoldingLM[TokenBatch, EncodedT, Latents]
-Sampler: TypeAlias = UnfoldingProposal[TokenBatch, EncodedT, Latents]
-
-
-@runtime_checkable
-class Predicts(NextToken[P], Protocol[P]):
-    """A left-to-right model that predicts the next token."""
-
-    def encode(self, batch: TokenBatch, after: State | None = None, /) -> P:
-        """See ``LeftToRight``."""
-        ...
-
-
-def predicting(model: LM[P]) -> Predicts[P]:
-    """Return a model as one that predicts.
-
-    Raises:
-        ValueError: If it does not.
-    """
-    if isinstance(model, Predicts):
-        return model
-    raise ValueError(
-        f"{type(model).__name__} has no next_token(encoded, log_w, uniforms), which "
-        "predicts a word: it scores texts, and writes none"
-    )
-
-
-def searching(proposal: Sampler[Q]) -> Searches[Q, Latents]:
-    """Return a proposal as one that searches.
-
-    Raises:
-        ValueError: If it does not.
-    """
-    if isinstance(proposal, Searches):
-        return proposal
-    raise ValueError(
-        f"the proposal {proposal.name!r} has no beam: its latents can be drawn, and "
-        "neither listed nor ranked. Use is or smc"
-    )
 
 
 @dataclass(frozen=True)
-class Texts(Generic[P, Q]):
+class Texts:
     """B texts, or pieces of texts that go on, and what weighs their latents."""
 
-    model: LM[P]
-    proposal: Sampler[Q]
+    model: LatentLM
+    proposal: Proposal
     batch: TokenBatch
     keys: Sequence[int]
     """The key of each text's random numbers (``stream_key``)."""
     starts: Sequence[int] = ()
     """How many tokens each text had before; none given: none has any."""
 
-    def piece(self, start: int, end: int, ahead: int = 0) -> Texts[P, Q]:
+    def piece(self, start: int, end: int, ahead: int = 0) -> Texts:
         """Return some of the tokens, as ``TokenBatch.piece`` does."""
         starts = [before + start for before in self.starts or [0] * len(self.keys)]
         return replace(self, batch=self.batch.piece(start, end, ahead), starts=starts)
 
-    def select(self, index: Tensor) -> Texts[P, Q]:
+    def select(self, index: Tensor) -> Texts:
         """Pick texts, by their numbers on the host."""
         chosen = index.tolist()
         keys = [self.keys[n] for n in chosen]
         starts = [self.starts[n] for n in chosen] if self.starts else ()
         return replace(self, batch=self.batch.select(index), keys=keys, starts=starts)
 
-    def by(self, proposal: Sampler[OtherQ]) -> Texts[P, OtherQ]:
+    def by(self, proposal: Proposal) -> Texts:
         """Return the texts with another proposal."""
         return Texts(self.model, proposal, self.batch, self.keys, self.starts)
 
@@ -127,7 +62,7 @@ class Weighted(Protocol):
         ...
 
     def ahead(
-        self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None, /
+        self, model: LatentLM, inputs: Tensor, given: TokenBatch | None = None, /
     ) -> Self:
         """Read the last token of each text, (B,), as one predicts what follows it.
 
@@ -139,7 +74,7 @@ class Weighted(Protocol):
         ...
 
     def next_token(
-        self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int], /
+        self, model: LatentLM, keys: Sequence[int], starts: Sequence[int], /
     ) -> Tensor:
         """Predict the next token of texts that have read ``ahead``, (B, words).
 
@@ -190,7 +125,7 @@ class Estimator(ABC):
         return 0
 
     @abstractmethod
-    def log_weights(self, texts: Texts[P, Q], /) -> Tensor:
+    def log_weights(self, texts: Texts, /) -> Tensor:
         """Weigh latents of whole texts.
 
         Returns:
@@ -198,7 +133,7 @@ class Estimator(ABC):
         """
 
     @abstractmethod
-    def extend(self, texts: Texts[P, Q], after: Weighted, /) -> Weighted:
+    def extend(self, texts: Texts, after: Weighted, /) -> Weighted:
         """Read on: weigh latents of some more tokens.
 
         Args:
@@ -302,7 +237,7 @@ class WholeTextEstimator(Estimator):
 
     num_samples: int
 
-    def extend(self, texts: Texts[P, Q], after: Weighted) -> NoReturn:
+    def extend(self, texts: Texts, after: Weighted) -> NoReturn:
         """Refuse to read on.
 
         Raises:

@@ -10,7 +10,7 @@ B does not depend on the draws, so every :math:`\hat p_k` is unbiased for p(x): 
 to this estimator what weights are to importance sampling, and its bound, error and
 certificate hold. The sum over B is a strict lower bound by itself, and draws cannot
 fall below it; what a search misses, draws find, and the other way round. A proposal
-that searches and draws at once (``FindsAndDraws``) may give up a search that holds
+that searches and draws at once (``beam_and_sample``) may give up a search that holds
 next to nothing of p, which does not depend on the draws either. A beam that had room
 left after every step holds every latent there is: then the sum is exact.
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -45,9 +45,6 @@ from lm_latent_eval.inference.beam import (
 )
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import (
-    P,
-    Q,
-    Sampler,
     Texts,
     Weighted,
 )
@@ -59,7 +56,7 @@ from lm_latent_eval.inference.particles import (
     is_in,
     with_mark,
 )
-from lm_latent_eval.latent import FindsAndDraws, WholeText
+from lm_latent_eval.latent import Proposal
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class Mixed(SearchingEstimator):
     checks: ClassVar[bool] = True
     num_samples: int
     """K, found and drawn together."""
-    searcher: Sampler[object] | None = field(default=None, compare=False, repr=False)
+    searcher: Proposal | None = field(default=None, compare=False, repr=False)
     """The proposal that the search goes by; None is the one that is drawn from."""
 
     def __post_init__(self) -> None:
@@ -144,7 +141,7 @@ class Mixed(SearchingEstimator):
         """Log-weights in an estimate: of the draws."""
         return self.sampling.num_samples
 
-    def weigh(self, texts: Texts[P, Q], encoded: tuple[P, Q]) -> Tensor:
+    def weigh(self, texts: Texts, encoded: tuple[Any, Any]) -> Tensor:
         """Return the weights of whole texts, see ``Population``, (B, N + 2 W + 1).
 
         Texts that are read in pieces are not checked: what was found of one of several
@@ -157,7 +154,7 @@ class Mixed(SearchingEstimator):
         if searcher is not None:
             beam = self.search.found(searcher, searcher.encode(texts.batch))
             log_w, path = self.sampling.draw(texts, encoded)
-        elif isinstance(proposal, FindsAndDraws) and number <= at_once:
+        elif number <= at_once:
             width, streams = self.search.num_samples, texts.streams(number)
             beam, draws = proposal.beam_and_sample(q, width, streams, number)
             log_w, path = self.sampling.weights(model, p, draws)
@@ -172,16 +169,14 @@ class Mixed(SearchingEstimator):
         weights = weights.masked_fill(found.log_w.isneginf(), -torch.inf)
         return Population((found, drawn), was_cut(beam), weights).log_w
 
-    def extend(self, texts: Texts[P, Q], after: Weighted) -> Population:
+    def extend(self, texts: Texts, after: Weighted) -> Population:
         """Read on: search and draw over some more tokens."""
         if not isinstance(after, Population):  # the beginning
             begin = as_particles(after)
             after = Population((begin, begin), begin.log_w[:, 0] < 0)
-        searcher = cast(Sampler[object], self.searcher or texts.proposal)
-        if isinstance(searcher, WholeText):
-            searcher = searcher.left_to_right
+        searcher = (self.searcher or texts.proposal).left_to_right
 
-        def read(piece: Texts[P, Q], before: Population) -> Population:
+        def read(piece: Texts, before: Population) -> Population:
             found, drawn = before.parts
             found, cut = self.search.read(piece.by(searcher), found)
             drawn = self.sampling.read(piece, drawn)

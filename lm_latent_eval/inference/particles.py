@@ -10,23 +10,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
-from lm_latent_eval.inference.interface import LM, P, Predicts, Q, Texts, Weighted
+from lm_latent_eval.inference.interface import Texts, Weighted
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import (
     Beam,
     Draws,
-    EncodedT,
+    LatentLM,
     Latents,
-    LeftToRight,
-    ReadsOnce,
     State,
+    offers,
     parts_of,
 )
 from lm_latent_eval.text.batch import TokenBatch
@@ -56,7 +55,7 @@ class Particles:
     """log q(z_k | x) so far in nats, (B, K) float64; of a beam its ``score``."""
     path: Tensor
     """Fingerprints of the latents so far, (B, K) int64, see ``fingerprint``."""
-    read: object = None
+    read: Any = None
     """The model's encoding of the last token, if the next one was predicted."""
 
     @classmethod
@@ -77,7 +76,7 @@ class Particles:
         )
 
     def ahead(
-        self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
+        self, model: LatentLM, inputs: Tensor, given: TokenBatch | None = None
     ) -> Particles:
         """Read the last token of each text, (B,), as one predicts what follows it."""
         tokens = inputs[:, None]
@@ -91,7 +90,7 @@ class Particles:
         return replace(self, read=model.encode(batch, self.model_state))
 
     def next_token(
-        self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
+        self, model: LatentLM, keys: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
         """Predict the next token of each text from its weighted latents, (B, words).
 
@@ -99,9 +98,9 @@ class Particles:
         """
         mine = [key ^ PREDICTS for key in keys]
         uniforms = Streams(mine, self.log_w.shape[1], starts=starts)
-        return model.next_token(cast(P, self.read), self.log_w, uniforms)
+        return model.next_token(self.read, self.log_w, uniforms)
 
-    def encoded(self, model: LM[P], piece: TokenBatch, after: State | None) -> P:
+    def encoded(self, model: LatentLM, piece: TokenBatch, after: State | None) -> Any:
         """Encode a piece that follows given latents; reuse what was read ahead.
 
         Args:
@@ -111,7 +110,7 @@ class Particles:
         """
         if self.read is None:
             return model.encode(piece, after)
-        return encode_again(model, cast(P, self.read), piece, after)
+        return model.encode_again(self.read, piece, after)
 
 
 def with_mark(log_w: Tensor, cut: Tensor) -> Tensor:
@@ -154,14 +153,14 @@ class Gathered(ABC):
         )
 
     def ahead(
-        self, model: Predicts[P], inputs: Tensor, given: TokenBatch | None = None
+        self, model: LatentLM, inputs: Tensor, given: TokenBatch | None = None
     ) -> Self:
         """Read the last token of each text, (B,), as one predicts what follows it."""
         read = (part.ahead(model, inputs, given) for part in self.parts)
         return replace(self, parts=tuple(read))
 
     def next_token(
-        self, model: Predicts[P], keys: Sequence[int], starts: Sequence[int]
+        self, model: LatentLM, keys: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
         """Predict the next token of texts that have read ``ahead``, (B, words).
 
@@ -189,40 +188,24 @@ def not_negligible(mass: Tensor) -> Tensor:
     return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
 
 
-def encode(texts: Texts[P, Q]) -> tuple[P, Q] | None:
+def encode(texts: Texts) -> tuple[Any, Any] | None:
     """Encode whole texts for p and q; None where they are read piece by piece."""
     both = texts.model, texts.proposal
     if texts.batch.targets.shape[1] > PIECE and all(
-        isinstance(who, LeftToRight) for who in both
+        offers(who, "advance") for who in both
     ):
         return None
     return texts.model.encode(texts.batch), texts.proposal.encode(texts.batch)
 
 
-def log_joint(
-    model: LM[P], encoded: P, latents: Draws[Latents] | Beam[Latents]
-) -> Tensor:
+def log_joint(model: LatentLM, encoded: Any, latents: Draws | Beam) -> Tensor:
     """Return log p(x, z_k) of what was drawn or found, nats, (B, K) float64."""
     if latents.log_p is not None:
         return latents.log_p
     return widened(model.log_joint(encoded, latents.latents))
 
 
-def encode_again(
-    who: LeftToRight[TokenBatch, EncodedT, Latents, State],
-    encoded: EncodedT,
-    batch: TokenBatch,
-    after: State | None,
-) -> EncodedT:
-    """Encode pieces again for p or q, without reading them twice where it can."""
-    if isinstance(who, ReadsOnce):
-        return cast(EncodedT, who.encode_again(encoded, batch, after))
-    return who.encode(batch, after)
-
-
-def continued(
-    texts: Texts[P, Q], q: Q, beam: Beam[Latents], before: Particles
-) -> Particles:
+def continued(texts: Texts, q: Any, beam: Beam, before: Particles) -> Particles:
     """Go on with latents that a search has found in pieces of texts.
 
     Args:
@@ -236,7 +219,7 @@ def continued(
     if p_state is not None and q_state is not None:
         (origin,) = fetched(beam.origin)
         p_state, q_state = p_state.resample(origin), q_state.resample(origin)
-        q = encode_again(proposal, q, piece, q_state)
+        q = proposal.encode_again(q, piece, q_state)
     p = before.encoded(model, piece, p_state)
     log_p = log_joint(model, p, beam) + before.log_w.gather(1, beam.origin)
     return Particles(
@@ -259,7 +242,7 @@ def as_particles(texts: Weighted) -> Particles:
     return texts
 
 
-def in_pieces(texts: Texts[P, Q], state: T, read: Callable[[Texts[P, Q], T], T]) -> T:
+def in_pieces(texts: Texts, state: T, read: Callable[[Texts, T], T]) -> T:
     """Read texts in pieces of at most ``PIECE`` tokens.
 
     Args:

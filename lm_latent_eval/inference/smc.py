@@ -13,7 +13,7 @@ this estimator what weights are to importance sampling: their mean is the estima
 their spread its error, and the certificate holds.
 
 A device chooses which particles go on, and the host, which has their states, learns of
-it together with what is drawn next (``DrawsFrom``): it waits once a token.
+it together with what is drawn next (``sample_from``): it waits once a token.
 
 A weight tells what a particle has cost so far. What the rest of the text will cost
 under it is psi, a guess of the proposal's, 1 of those that have none. Particles are
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,8 +38,6 @@ from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.importance import weighed
 from lm_latent_eval.inference.interface import (
     Estimator,
-    P,
-    Q,
     Texts,
     Weighted,
     chains_of,
@@ -48,10 +46,9 @@ from lm_latent_eval.inference.interface import (
 from lm_latent_eval.inference.particles import (
     Particles,
     as_particles,
-    encode_again,
     in_pieces,
 )
-from lm_latent_eval.latent import DrawsFrom, LeftToRight, ReadsAhead, State
+from lm_latent_eval.latent import State, offers
 
 RESAMPLING_LANE = 3
 """The random number of a decision that models leave to inference."""
@@ -78,7 +75,7 @@ class ParticleFilter(Estimator):
         """R: as many as leave ten particles each, and no more than ten."""
         return chains_of(self.num_samples, self.name, "filters")
 
-    def log_weights(self, texts: Texts[P, Q]) -> Tensor:
+    def log_weights(self, texts: Texts) -> Tensor:
         """Return log-weights of whole texts in nats, (B, K) float64.
 
         The mean of the weights of a filter's particles is its Z_r.
@@ -86,7 +83,7 @@ class ParticleFilter(Estimator):
         begin = Particles.begin(len(texts.keys), texts.batch.inputs.device)
         return self.extend(texts, begin).log_w
 
-    def extend(self, texts: Texts[P, Q], after: Weighted) -> Particles:
+    def extend(self, texts: Texts, after: Weighted) -> Particles:
         """Read on, token by token.
 
         A proposal that reads ahead does so to the end of the batch, ``PIECE`` tokens at
@@ -95,12 +92,12 @@ class ParticleFilter(Estimator):
         Raises:
             ValueError: If model or proposal is not one that can stop at a token.
         """
-        if not isinstance(texts.model, LeftToRight):
+        if not offers(texts.model, "advance"):
             raise ValueError(
                 f"estimator=smc: {type(texts.model).__name__} has no advance(encoded, "
                 "latents) and reads whole texts at once; use another estimator"
             )
-        if not isinstance(texts.proposal, LeftToRight):
+        if not offers(texts.proposal, "advance"):
             raise ValueError(
                 f"estimator=smc: the proposal {texts.proposal.name!r} reads whole "
                 "texts at once; name one that goes from left to right"
@@ -114,18 +111,18 @@ class ParticleFilter(Estimator):
         )
         return in_pieces(texts, begun, self._read)
 
-    def _read(self, texts: Texts[P, Q], particles: Particles) -> Particles:
+    def _read(self, texts: Texts, particles: Particles) -> Particles:
         """Draw, weigh and choose at every token of pieces."""
         proposal, piece = texts.proposal, texts.batch
-        ahead = proposal if isinstance(proposal, ReadsAhead) else None
-        whole = ahead and ahead.encode(piece, particles.proposal_state)
+        ahead = offers(proposal, "token")
+        whole = proposal.encode(piece, particles.proposal_state) if ahead else None
 
-        def read(t: int, after: State | None, before: Q | None = None) -> Q:
-            if ahead is not None:
-                return cast(Q, ahead.token(whole, t, after))
+        def read(t: int, after: State | None, before: Any = None) -> Any:
+            if ahead:
+                return proposal.token(whole, t, after)
             token = piece.piece(t, t + 1)
             if before is not None:
-                return encode_again(proposal, before, token, after)
+                return proposal.encode_again(before, token, after)
             return proposal.encode(token, after)
 
         origin = torch.arange(self.num_samples).expand(len(texts.keys), -1)
@@ -133,7 +130,7 @@ class ParticleFilter(Estimator):
             token = texts.piece(t, t + 1)
             streams = token.streams(self.num_samples)
             # On a CPU it is known which go on, so those that do not are not drawn from.
-            if origin.is_cpu or not isinstance(proposal, DrawsFrom):
+            if origin.is_cpu or not offers(proposal, "sample_from"):
                 (origin,) = fetched(origin)
                 particles = _gone_on(particles, origin)
                 q = read(t, particles.proposal_state)
@@ -146,8 +143,8 @@ class ParticleFilter(Estimator):
             p = particles.encoded(token.model, token.batch, particles.model_state)
             particles = weighed(token, p, q, draws, particles)
             log_psi = torch.zeros_like(particles.log_w)
-            if ahead is not None:
-                log_psi = ahead.log_twist(whole, t + 1, particles.proposal_state)
+            if ahead:
+                log_psi = proposal.log_twist(whole, t + 1, particles.proposal_state)
             uniform = streams(0)[..., RESAMPLING_LANE]
             uniform = sent_uniforms(uniform, log_psi.device)
             # Which states go on is asked on the host.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,16 +26,14 @@ from lm_latent_eval.inference.cuts import Cut, Thinned, best_of
 from lm_latent_eval.inference.step_choices import Choices, Columns
 from lm_latent_eval.latent import Uniforms
 
-StateT = TypeVar("StateT")
-BegunT = TypeVar("BegunT", covariant=True)
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
 
 
-class Drawn(NamedTuple, Generic[StateT]):
+class Drawn(NamedTuple):
     """Draws of one step."""
 
-    state: StateT
+    state: Any
     """After the draws."""
     columns: Columns
     log_q: Tensor
@@ -44,10 +42,10 @@ class Drawn(NamedTuple, Generic[StateT]):
     """Which history each continues, on the host or where the draws are, (B, K)."""
 
 
-class Taken(NamedTuple, Generic[StateT]):
+class Taken(NamedTuple):
     """State after choices."""
 
-    state: StateT
+    state: Any
     columns: Columns
     log_f: Tensor | None = None
     """Of choices that stood for a class, of which one member was drawn: minus the log
@@ -57,7 +55,7 @@ class Taken(NamedTuple, Generic[StateT]):
     count it from here on. None: nothing."""
 
 
-class Unfolds(Protocol[BegunT]):
+class Unfolds(Protocol):
     """Base protocol of steps, drawn or listed: texts and their initial histories."""
 
     @property
@@ -75,19 +73,19 @@ class Unfolds(Protocol[BegunT]):
         """How many integers a decision is."""
         ...
 
-    def begin(self, num_histories: int | None) -> BegunT:
+    def begin(self, num_histories: int | None) -> Any:
         """Return the state before the piece, of K histories or as many as exist."""
         ...
 
 
-class Steps(Unfolds[StateT], Protocol[StateT]):
+class Steps(Unfolds, Protocol):
     """The steps of one distribution over the latents of an encoded piece of text."""
 
-    def num_histories(self, state: StateT) -> int:
+    def num_histories(self, state: Any) -> int:
         """Return K."""
         ...
 
-    def choices(self, state: StateT, t: int, score: Tensor, cut: Cut | None) -> Choices:
+    def choices(self, state: Any, t: int, score: Tensor, cut: Cut | None) -> Choices:
         """List what z_t can be.
 
         Args:
@@ -102,13 +100,13 @@ class Steps(Unfolds[StateT], Protocol[StateT]):
 
     def take(
         self,
-        state: StateT,
+        state: Any,
         t: int,
         choices: Choices,
         origin: Tensor,
         choice: Tensor,
         uniforms: Callable[[], Tensor],
-    ) -> Taken[StateT]:
+    ) -> Taken:
         """Go on with some choices of some histories.
 
         Args:
@@ -123,12 +121,12 @@ class Steps(Unfolds[StateT], Protocol[StateT]):
         ...
 
 
-class DrawSteps(Unfolds[StateT], Protocol[StateT]):
+class DrawSteps(Unfolds, Protocol):
     """Steps that are drawn, by a listing of every choice or in a quicker way."""
 
     def draw(
-        self, state: StateT, t: int, uniforms: Uniforms, origin: Tensor | None
-    ) -> Drawn[StateT]:
+        self, state: Any, t: int, uniforms: Uniforms, origin: Tensor | None
+    ) -> Drawn:
         """Draw z_t of histories that continue those of a state.
 
         Args:
@@ -140,10 +138,10 @@ class DrawSteps(Unfolds[StateT], Protocol[StateT]):
         ...
 
 
-class SharedSteps(Steps[StateT], DrawSteps[StateT], Protocol[StateT]):
+class SharedSteps(Steps, DrawSteps, Protocol):
     """Steps that are drawn and searched alike, and list for several runs at once."""
 
-    def foresee(self, states: Sequence[StateT], t: int) -> None:
+    def foresee(self, states: Sequence[Any], t: int) -> None:
         """List what z_t can be in all runs, before each asks for its own.
 
         Args:
@@ -154,13 +152,13 @@ class SharedSteps(Steps[StateT], DrawSteps[StateT], Protocol[StateT]):
 
 
 def draw_listed(
-    steps: Steps[StateT],
-    state: StateT,
+    steps: Steps,
+    state: Any,
     t: int,
     u: Tensor,
     origin: Tensor | None,
     temperature: float,
-) -> Drawn[StateT]:
+) -> Drawn:
     """Draw z_t from a listing of every choice; ``u`` is (B, K'), on the host."""
     score = wide_zeros((len(u), steps.num_histories(state)), steps.length.device)
     if origin is None:
@@ -172,7 +170,7 @@ def draw_listed(
     return Drawn(taken.state, taken.columns, log_q, origin)
 
 
-class Sampled(NamedTuple, Generic[StateT]):
+class Sampled(NamedTuple):
     """Draws: K latents of each of B texts."""
 
     columns: Columns
@@ -181,11 +179,11 @@ class Sampled(NamedTuple, Generic[StateT]):
     """Nats, (B, K) float64, where the draws have it."""
     origin: Tensor
     """Which history before the piece each continues, on the host or not, (B, K)."""
-    state: StateT
+    state: Any
     """After the last step, if there was any."""
 
 
-def finished(run: Generator[StateT, None, ResultT]) -> ResultT:
+def finished(run: Generator[Any, None, ResultT]) -> ResultT:
     """Return what comes of a run after all its steps."""
     while True:
         try:
@@ -196,9 +194,9 @@ def finished(run: Generator[StateT, None, ResultT]) -> ResultT:
 
 
 def side_by_side(
-    steps: SharedSteps[StateT],
-    one: Generator[StateT, None, ResultT],
-    other: Generator[StateT, None, OtherT],
+    steps: SharedSteps,
+    one: Generator[Any, None, ResultT],
+    other: Generator[Any, None, OtherT],
 ) -> tuple[ResultT, OtherT]:
     """Make two runs over the same steps, each step for both at once."""
     for t in range(steps.num_steps):
@@ -207,8 +205,8 @@ def side_by_side(
 
 
 def sampling(
-    steps: DrawSteps[StateT], uniforms: Uniforms, origin: Tensor
-) -> Generator[StateT, None, Sampled[StateT]]:
+    steps: DrawSteps, uniforms: Uniforms, origin: Tensor
+) -> Generator[Any, None, Sampled]:
     """Draw latents of B texts, K each, and yield the state before every step.
 
     Args:
@@ -233,7 +231,7 @@ def sampling(
     return Sampled(columns, log_q, begun, state)
 
 
-class Found(NamedTuple, Generic[StateT]):
+class Found(NamedTuple):
     """Result of a search: K latents of each of B texts."""
 
     columns: Columns
@@ -243,7 +241,7 @@ class Found(NamedTuple, Generic[StateT]):
     place. Weights of a thinned search are in it."""
     origin: Tensor
     """Which history before the piece each continues, (B, K)."""
-    state: StateT
+    state: Any
     """After the last step, if there was any."""
     log_f: Tensor
     """Log of one over the probability to survive, (B, K) float64; 0 of a beam."""
@@ -255,12 +253,12 @@ class Found(NamedTuple, Generic[StateT]):
 
 
 def searching(
-    steps: Steps[StateT],
+    steps: Steps,
     cut: Cut,
     score: Tensor | None = None,
     *,
     with_log_q: bool = False,
-) -> Generator[StateT, None, Found[StateT]]:
+) -> Generator[Any, None, Found]:
     """Search for latents, cutting after every step; yield the state before each.
 
     Args:
@@ -424,7 +422,7 @@ def _no_classes() -> Tensor:
     raise ValueError("a choice stands for several, though each was asked for by itself")
 
 
-class Followed(NamedTuple, Generic[StateT]):
+class Followed(NamedTuple):
     """One step of given latents."""
 
     choices: Choices
@@ -434,11 +432,11 @@ class Followed(NamedTuple, Generic[StateT]):
     """Where it is among them, (B, K) bool."""
     inside: Tensor
     """Where the text has this step, (B, 1) bool."""
-    state: StateT
+    state: Any
     """After the step."""
 
 
-def follow(steps: Steps[StateT], columns: Columns) -> Iterator[Followed[StateT]]:
+def follow(steps: Steps, columns: Columns) -> Iterator[Followed]:
     """Yield the steps of given latents.
 
     Args:
@@ -456,7 +454,7 @@ def follow(steps: Steps[StateT], columns: Columns) -> Iterator[Followed[StateT]]
         yield Followed(choices, choice, there, inside, state)
 
 
-def log_prob(steps: Steps[StateT], columns: Columns, temperature: float) -> Tensor:
+def log_prob(steps: Steps, columns: Columns, temperature: float) -> Tensor:
     """Return log q of given latents, nats, (B, K) float64, where choices are.
 
     Args:

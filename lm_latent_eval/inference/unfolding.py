@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -16,62 +16,44 @@ from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.inference import steps
 from lm_latent_eval.inference.cuts import Best, Cut
 from lm_latent_eval.inference.steps import DrawSteps, Found, Sampled, Steps
-from lm_latent_eval.latent import Beam, Draws, LatentsT, Uniforms
-from lm_latent_eval.text.batch import TokenBatch
-
-
-class Piece(Protocol):
-    """An encoded piece of text."""
-
-    @property
-    def batch(self) -> TokenBatch:
-        """Its tokens."""
-        ...
-
+from lm_latent_eval.latent import Beam, Draws, Proposal, Uniforms
 
 UNKNOWN_COST = 5.9
 """Nats a word that are expected where nothing is known. At 40 words a share of 1 in
 1,500 W is then worth one of W places; when it took 1 in 300 W, twice as many intervals
 of texts that fit badly did not hold."""
 
-EncodedT = TypeVar("EncodedT", bound=Piece)
-StateT = TypeVar("StateT")
-
 
 @dataclass(frozen=True)
-class Thinning(Generic[LatentsT]):
+class Thinning:
     """Latents that a search has kept, K of each of B texts, distinct in each group."""
 
-    beam: Beam[LatentsT]
+    beam: Beam
     log_f: Tensor
     """Log of one over the probability that each survived, (B, K) float64 nats."""
     cut: Tensor
     """Whether anything was left out of a group, (B, R) bool."""
 
 
-class DrawnProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
+class DrawnProposal(Proposal):
     """q(z | x) that draws step by step; see ``inference.steps``."""
 
     on_host: ClassVar[bool] = False
     """Whether its latents are wanted on the host, wherever they were decided."""
 
     @abstractmethod
-    def drawn_steps(self, encoded: EncodedT) -> DrawSteps[StateT]:
+    def drawn_steps(self, encoded: Any) -> DrawSteps:
         """Return the steps that are drawn."""
 
     @abstractmethod
-    def histories(self, encoded: EncodedT) -> int:
+    def histories(self, encoded: Any) -> int:
         """Return how many histories of a text a piece follows; 1 at the beginning."""
 
     @abstractmethod
-    def latents(
-        self, encoded: EncodedT, found: Sampled[StateT] | Found[StateT]
-    ) -> LatentsT:
+    def latents(self, encoded: Any, found: Sampled | Found) -> Any:
         """Return what was drawn or found as latents."""
 
-    def sample(
-        self, encoded: EncodedT, uniforms: Uniforms, num_samples: int
-    ) -> Draws[LatentsT]:
+    def sample(self, encoded: Any, uniforms: Uniforms, num_samples: int) -> Draws:
         """Draw K latents a text, continuing the K histories if there are any.
 
         Raises:
@@ -87,16 +69,14 @@ class DrawnProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
         return self.sample_from(encoded, uniforms, origin)[0]
 
     def sample_from(
-        self, encoded: EncodedT, uniforms: Uniforms, origin: Tensor
-    ) -> tuple[Draws[LatentsT], Tensor]:
+        self, encoded: Any, uniforms: Uniforms, origin: Tensor
+    ) -> tuple[Draws, Tensor]:
         """Draw K latents a text, which continue those histories, (B, K)."""
         drawn = self.drawn_steps(encoded)
         run = steps.sampling(drawn, uniforms, origin)
         return self.draws_of(encoded, steps.finished(run))
 
-    def draws_of(
-        self, encoded: EncodedT, sampled: Sampled[StateT]
-    ) -> tuple[Draws[LatentsT], Tensor]:
+    def draws_of(self, encoded: Any, sampled: Sampled) -> tuple[Draws, Tensor]:
         """Return what was drawn, and which histories it continues, on the host."""
         columns = sampled.columns if self.on_host else ()
         origin, *here = fetched(sampled.origin, *columns)
@@ -110,15 +90,15 @@ class DrawnProposal(ABC, Generic[EncodedT, LatentsT, StateT]):
 
     def known_log_p(
         self,
-        encoded: EncodedT,
-        found: Sampled[StateT] | Found[StateT],
-        latents: LatentsT,
+        encoded: Any,
+        found: Sampled | Found,
+        latents: Any,
     ) -> Tensor | None:
         """Return log p(x, z_k) of latents that were made last, where it is known."""
         return None
 
 
-class SearchedProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
+class SearchedProposal(DrawnProposal):
     """q(z | x) that draws step by step, and finds latents as a cut decides."""
 
     widening: ClassVar[int] = 32
@@ -132,7 +112,7 @@ class SearchedProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
         """Whether it is known what a word of a text will cost, see ``word_cost``."""
         return False
 
-    def word_cost(self, encoded: EncodedT) -> Tensor:
+    def word_cost(self, encoded: Any) -> Tensor:
         """Return what a word of each text is expected to cost, nats, (B,) float64."""
         length = encoded.batch.on_host[1]
         return torch.full(length.shape, UNKNOWN_COST, dtype=torch.float64)
@@ -144,16 +124,12 @@ class SearchedProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
         """
         return self
 
-    def beam(
-        self, encoded: EncodedT, width: int, score: Tensor | None = None
-    ) -> Beam[LatentsT]:
+    def beam(self, encoded: Any, width: int, score: Tensor | None = None) -> Beam:
         """Find up to ``width`` distinct latents, continuing those so far."""
         return self.search(encoded, Best(width), score).beam
 
     @abstractmethod
-    def search(
-        self, encoded: EncodedT, cut: Cut, score: Tensor | None = None
-    ) -> Thinning[LatentsT]:
+    def search(self, encoded: Any, cut: Cut, score: Tensor | None = None) -> Thinning:
         """Find distinct latents, continuing those so far, as a cut decides.
 
         Args:
@@ -163,27 +139,23 @@ class SearchedProposal(DrawnProposal[EncodedT, LatentsT, StateT]):
         """
 
 
-class StepProposal(SearchedProposal[EncodedT, LatentsT, StateT]):
+class StepProposal(SearchedProposal):
     """q(z | x) that says what its steps are, choice by choice."""
 
     searches_know_q: ClassVar[bool] = False
     """Whether ``searched_steps`` list every choice, with log q for its score."""
 
     @abstractmethod
-    def searched_steps(self, encoded: EncodedT) -> Steps[StateT]:
+    def searched_steps(self, encoded: Any) -> Steps:
         """Return the steps that searches go by."""
 
-    def search(
-        self, encoded: EncodedT, cut: Cut, score: Tensor | None = None
-    ) -> Thinning[LatentsT]:
+    def search(self, encoded: Any, cut: Cut, score: Tensor | None = None) -> Thinning:
         known = self.searches_know_q
         going_by = self.searched_steps(encoded)
         run = steps.searching(going_by, cut, score, with_log_q=known)
         return self.thinning_of(encoded, steps.finished(run))
 
-    def thinning_of(
-        self, encoded: EncodedT, found: Found[StateT]
-    ) -> Thinning[LatentsT]:
+    def thinning_of(self, encoded: Any, found: Found) -> Thinning:
         """Return what was found."""
         if self.on_host:
             found = found._replace(columns=fetched(*found.columns))

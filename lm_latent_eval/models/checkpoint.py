@@ -33,8 +33,8 @@ from lm_latent_eval import manifest
 from lm_latent_eval.devices import FLOATS, check_width, moved, shared_type
 from lm_latent_eval.files import one_line, replacing
 from lm_latent_eval.models import MODELS, known_types, model_class, name_of
-from lm_latent_eval.models.pretrained import ExtraFiles, Pretrained, local
-from lm_latent_eval.text.encoder import Encoder, OwnEncoder, reader
+from lm_latent_eval.models.pretrained import Pretrained, local
+from lm_latent_eval.text.encoder import Encoder, reader
 from lm_latent_eval.text.files import read_json
 from lm_latent_eval.text.orthography import Orthography
 from lm_latent_eval.text.unknown_words import UnknownWords
@@ -79,8 +79,8 @@ class Checkpoint:
         Raises:
             ValueError: If the checkpoint lacks what the policy needs.
         """
-        if isinstance(self.model, OwnEncoder):
-            own = self.model.load_encoder(self.directory)
+        own: Encoder | None = self.model.load_encoder(self.directory)
+        if own is not None:
             if unk not in (None, str(own.policy)):
                 raise ValueError(
                     f"unk={unk}: a {self.name} model is one of {own.units}, which have "
@@ -145,8 +145,7 @@ def rewrite_manifest(path: str | Path) -> Checkpoint:
     directory = Path(path)
     loaded = _load(directory)
     try:
-        if isinstance(loaded.model, ExtraFiles):
-            loaded.model.check_extras()
+        loaded.model.check_extras()
     except ValueError as err:
         raise CheckpointError(f"{directory}: {err}") from err
     return replace(loaded, digest=manifest.write(directory))
@@ -171,17 +170,14 @@ def _load(
     model.load_state_dict(own, assign=True)
     try:
         words = None
-        if isinstance(model, OwnEncoder):
-            model.load_encoder(directory)
-        else:
+        if model.load_encoder(directory) is None:
             words = WordTokenizer.load(directory, model.config.vocab_size)
             if words.num_words < model.config.num_words:
                 raise ValueError(
                     f"{directory / CONFIG}: num_words is {model.config.num_words}, but "
                     f"{words.num_words} words are in the vocabulary"
                 )
-        if isinstance(model, ExtraFiles):
-            model.load_extras(directory)
+        model.load_extras(directory)
         orthography = Orthography.load(directory)
     except ValueError as err:
         raise CheckpointError(str(err)) from err
@@ -205,7 +201,7 @@ def load_tokenizer(path: str | Path) -> WordTokenizer:
 
 
 def save(
-    model: Any,
+    model: Pretrained,
     tokenizer: WordTokenizer | None,
     directory: Path,
     state: Mapping[str, Any],
@@ -229,8 +225,7 @@ def save(
     model.config.save_pretrained(directory)
     if tokenizer is not None:
         tokenizer.save(directory)
-    if isinstance(model, ExtraFiles):
-        model.save_extras(directory)
+    model.save_extras(directory)
     if orthography is None:
         Orthography.remove(directory)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Self
 
 import torch
 from huggingface_hub import snapshot_download
@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from lm_latent_eval import manifest
 from lm_latent_eval.devices import FLOATS
 from lm_latent_eval.files import new_mode
-from lm_latent_eval.latent import Normalization
+from lm_latent_eval.latent import LatentLM, Normalization
 from lm_latent_eval.models.recurrent import initialise
 from lm_latent_eval.text.words import PADDING, SPECIAL_WORDS, START
 from lm_latent_eval.values import (
@@ -47,23 +47,6 @@ _COMMIT = "_commit_hash"
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
 """Options of ``from_pretrained`` that say where its files are."""
-
-
-@runtime_checkable
-class ExtraFiles(Protocol):
-    """A model with further files than weights in its directory."""
-
-    def save_extras(self, directory: Path) -> None:
-        """Write them."""
-        ...
-
-    def load_extras(self, directory: Path) -> None:
-        """Read them; a ``ValueError`` says what is wrong with them."""
-        ...
-
-    def check_extras(self) -> None:
-        """Check the files in full; reading them checks parts."""
-        ...
 
 
 def value(default: Any, rule: Rule) -> Any:
@@ -141,8 +124,8 @@ class TrainedConfig(WordsConfig):
     """Training only."""
 
 
-class Pretrained(PreTrainedModel):
-    """A model that is saved with a manifest and verified against it on loading.
+class Pretrained(LatentLM, PreTrainedModel):
+    """A latent LM that is saved with a manifest and verified against it on loading.
 
     A subclass with a configuration of its own is known to ``AutoConfig`` and
     ``AutoModel`` by that one's ``model_type``.
@@ -172,8 +155,7 @@ class Pretrained(PreTrainedModel):
         super().save_pretrained(save_directory, **kwargs)
         for weights in Path(save_directory).glob("*.safetensors"):
             weights.chmod(new_mode(weights))  # safetensors makes its files private
-        if isinstance(self, ExtraFiles):
-            self.save_extras(Path(save_directory))
+        self.save_extras(Path(save_directory))
         manifest.write(Path(save_directory))
 
     def push_to_hub(  # type: ignore[override]
@@ -205,10 +187,29 @@ class Pretrained(PreTrainedModel):
         # transformers leaves weights where the file has them: gone when it is cut short
         # or written over. A copy lies as the weights of a new model do.
         model._apply(torch.clone)  # type: ignore[no-untyped-call]
-        found: object = model
-        if isinstance(found, ExtraFiles):
-            found.load_extras(directory)
+        model.load_extras(directory)
         return model
+
+    def save_extras(self, directory: Path) -> None:
+        """Write what the model has besides weights; overridden where it has anything.
+
+        Args:
+            directory: That of the checkpoint.
+        """
+
+    def load_extras(self, directory: Path) -> None:
+        """Read what ``save_extras`` has written.
+
+        Raises:
+            ValueError: If it is missing, damaged or of another model.
+        """
+
+    def check_extras(self) -> None:
+        """Check in full what ``load_extras`` has read and checked in parts.
+
+        Raises:
+            ValueError: If it contradicts itself.
+        """
 
 
 class TrainedModel(Pretrained):

@@ -4,37 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
 from lm_latent_eval.devices import wide_zeros
-from lm_latent_eval.inference.interface import Sampler
-from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.latent import Beam, Draws, LatentLM, Proposal, Uniforms
 from lm_latent_eval.registry import Registry
 from lm_latent_eval.text.batch import TokenBatch
-
-
-class HasProposals(Protocol):
-    """A latent LM that names its proposals."""
-
-    @property
-    def proposal_names(self) -> Sequence[str]:
-        """Their names, the default first."""
-        ...
-
-    def proposal(self, name: str | None, temperature: float, /) -> Sampler[object]:
-        """Return one; None is the default."""
-        ...
-
 
 REGISTRY = Registry("lm_latent_eval.proposals", "proposal", {})
 """Name -> what builds a proposal for a model: ``(model, temperature) -> Proposal``."""
 
 
 def proposal_named(
-    model: HasProposals, name: str | None = None, temperature: float = 1.0
-) -> Sampler[object]:
+    model: LatentLM, name: str | None = None, temperature: float = 1.0
+) -> Proposal:
     """Return a proposal of a model, or one that another package has for it.
 
     Args:
@@ -44,12 +28,17 @@ def proposal_named(
         temperature: Divides the proposal's scores.
 
     Raises:
-        ValueError: If there is no such proposal.
+        ValueError: If there is no such proposal, or what another package names is none.
     """
     if name is None or name in model.proposal_names or name not in REGISTRY:
         return model.proposal(name, temperature)
     check_temperature(temperature)
-    found: Sampler[object] = REGISTRY[name](model, temperature)
+    found = REGISTRY[name](model, temperature)
+    if not isinstance(found, Proposal):
+        raise ValueError(
+            f"proposal={name}: a {type(found).__name__} is no proposal; derive it from "
+            "lm_latent_eval.extend.Proposal"
+        )
     return found
 
 
@@ -99,7 +88,7 @@ class Unmoved:
 
 
 @dataclass(frozen=True)
-class NoLatents:
+class NoLatents(Proposal):
     """q of the empty latent, which is 1: for models without latents, and for sums.
 
     It reads nothing, so that texts are encoded once, by the model.
@@ -111,9 +100,7 @@ class NoLatents:
         """Return the piece as it is."""
         return batch
 
-    def sample(
-        self, batch: TokenBatch, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Tensor]:
+    def sample(self, batch: TokenBatch, uniforms: Uniforms, num_samples: int) -> Draws:
         """Draw the empty latent K times, with log q = 0."""
         zeros = wide_zeros((len(batch.length), num_samples), batch.length.device)
         return Draws(zeros.new_empty(*zeros.shape, 0).long(), zeros)
@@ -122,9 +109,7 @@ class NoLatents:
         """Return log q = 0 of K empty latents, (B, K)."""
         return wide_zeros((len(batch.length), latents.shape[1]), batch.length.device)
 
-    def beam(
-        self, batch: TokenBatch, width: int, score: Tensor | None = None
-    ) -> Beam[Tensor]:
+    def beam(self, batch: TokenBatch, width: int, score: Tensor | None = None) -> Beam:
         """Return the one latent there is."""
         zeros = wide_zeros((len(batch.length), 1), batch.length.device)
         nothing, cut = zeros.new_empty(*zeros.shape, 0).long(), zeros[:, 0] < 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,7 +27,7 @@ from lm_latent_eval.devices import sent_uniforms, wide_zeros, widened
 from lm_latent_eval.inference.steps import Drawn, Found, Sampled
 from lm_latent_eval.inference.streams import MODEL_LANES, standard_normals
 from lm_latent_eval.inference.unfolding import DrawnProposal
-from lm_latent_eval.latent import Draws, Uniforms
+from lm_latent_eval.latent import Draws, Proposal, Uniforms
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.models.stepwise import (
     ADAPTED,
@@ -56,11 +56,10 @@ class RealStep(NamedTuple):
 class RealStepLM(UnfoldingModel):
     """A latent LM of D real numbers a token that is defined by one step.
 
-    Implements ``LatentLM``, ``LeftToRight`` and ``NextToken``; ``proposal`` gives a q.
     A latent is a floating-point tensor (B, K, T, D), 0 past the end of a text.
     """
 
-    estimators: ClassVar[Sequence[str]] = ("smc", "is")
+    estimators = ("smc", "is")
     """Names of its estimators, the default first."""
     num_reals: ClassVar[int] = 1
     """D, at most three."""
@@ -168,7 +167,7 @@ class RealSteps(EncodedText):
 
     def draw(
         self, state: Histories, t: int, uniforms: Uniforms, origin: Tensor | None
-    ) -> Drawn[Histories]:
+    ) -> Drawn:
         """Draw the numbers of token t."""
         before = state if origin is None else state.resample(origin)
         q = self.q(before, t)
@@ -191,7 +190,7 @@ class RealSteps(EncodedText):
 
 
 @dataclass(frozen=True)
-class RealStepProposal(OfModel, DrawnProposal[EncodedSteps, Tensor, Histories]):
+class RealStepProposal(OfModel, DrawnProposal):
     """q(z | x) of a ``RealStepLM``."""
 
     model: RealStepLM
@@ -207,15 +206,13 @@ class RealStepProposal(OfModel, DrawnProposal[EncodedSteps, Tensor, Histories]):
     def drawn_steps(self, encoded: EncodedSteps) -> RealSteps:
         return RealSteps(encoded, self.model, self.name, self.temperature)
 
-    def latents(
-        self, encoded: EncodedSteps, found: Sampled[Histories] | Found[Histories]
-    ) -> Tensor:
+    def latents(self, encoded: EncodedSteps, found: Sampled | Found) -> Tensor:
         """Return the numbers, (B, K, T, D)."""
         return widened(torch.stack(found.columns, -1))
 
 
 @dataclass(frozen=True)
-class NormalProposal:
+class NormalProposal(Proposal):
     """q(z | x) of D real numbers a text: a normal distribution of each.
 
     A latent is a floating-point tensor (B, K, D). Local moves, for annealing, are
@@ -233,13 +230,13 @@ class NormalProposal:
         """Refuse a temperature out of range."""
         check_temperature(self.temperature)
 
-    def encode(self, batch: TokenBatch) -> Normal:
+    def encode(self, batch: TokenBatch, after: None = None) -> Normal:
         """Return the distributions, (B, 1, D)."""
         q = self.of(batch)
         loc, scale = widened(q.loc)[:, None], widened(q.scale)[:, None]
         return _tempered(Normal(loc, scale, validate_args=False), self.temperature)
 
-    def sample(self, q: Normal, uniforms: Uniforms, num_samples: int) -> Draws[Tensor]:
+    def sample(self, q: Normal, uniforms: Uniforms, num_samples: int) -> Draws:
         """Draw K latents a text."""
         z = q.loc + q.scale * standard_normals(uniforms, q.loc.shape[-1], q.loc.device)
         return Draws(z, q.log_prob(z).sum(-1))

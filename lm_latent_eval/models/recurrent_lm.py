@@ -107,7 +107,7 @@ class LSTMLanguageModel(TrainedModel):
         return 1
 
     def log_marginal(self, words: Tensor) -> Tensor:
-        """Return log p of texts of one length; see ``Enumerable``."""
+        """Return log p of texts of one length; see ``LatentLM``."""
         batch = TokenBatch.collate(words.tolist(), first=START, device=words.device)
         return self.log_joint(self.encode(batch), NO_LATENT)[:, 0]
 

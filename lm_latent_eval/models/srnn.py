@@ -87,8 +87,7 @@ class Encoded:
 class SentenceRNN(Pretrained):
     """s(x) in the place of log p(x); z is always ().
 
-    Implements ``LatentLM``, ``LeftToRight`` and ``SentenceModel``: the lines of a
-    document are its sentences.
+    The lines of a document are its sentences.
     """
 
     config_class = SRNNConfig

@@ -27,7 +27,7 @@ from lm_latent_eval.inference.cuts import Cut
 from lm_latent_eval.inference.step_choices import Choices, Dense
 from lm_latent_eval.inference.steps import Drawn, Found, Sampled, Taken
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Normalization, Uniforms
+from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.text.batch import TokenBatch
@@ -91,10 +91,8 @@ class SaysSteps(Protocol):
 class UnfoldingModel(Pretrained):
     """Base of models that are defined by one step of their latents."""
 
-    proposal_names: ClassVar[Sequence[str]] = (ADAPTED, PRIOR)
+    proposal_names: Sequence[str] = (ADAPTED, PRIOR)
     """Names of its proposals, the default first."""
-    normalization: ClassVar[Normalization] = Normalization.ONE
-    """Total of its probabilities over all texts."""
 
     @abstractmethod
     def read(self, batch: TokenBatch) -> Any:
@@ -131,11 +129,10 @@ class UnfoldingModel(Pretrained):
 class StepLM(UnfoldingModel):
     """A latent LM that is defined by one step of its latents.
 
-    Implements ``LatentLM``, ``LeftToRight`` and ``NextToken``; ``proposal`` gives a q.
     A latent is a tensor (B, K, T) of choices, 0 past the end of a text.
     """
 
-    estimators: ClassVar[Sequence[str]] = ("auto", "mixed", "dpf", "is", "beam", "smc")
+    estimators: Sequence[str] = ("auto", "mixed", "dpf", "is", "beam", "smc")
     """Names of its estimators, the default first."""
 
     # -- what a model says ------------------------------------------------------------
@@ -191,7 +188,7 @@ class StepLM(UnfoldingModel):
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
-    ) -> StepProposal[EncodedSteps, Tensor, Histories]:
+    ) -> StepProposal:
         """Return q: ``adapted`` to each word, or the ``prior`` of its latents.
 
         Args:
@@ -277,7 +274,7 @@ class ModelSteps(EncodedText):
         origin: Tensor,
         choice: Tensor,
         uniforms: Callable[[], Tensor],
-    ) -> Taken[Histories]:
+    ) -> Taken:
         """Go on with some choices of some histories."""
         before = state.resample(origin)
         after = self.model.take(self.encoded.read, before.parts, choice, t)
@@ -285,7 +282,7 @@ class ModelSteps(EncodedText):
 
     def draw(
         self, state: Histories, t: int, uniforms: Uniforms, origin: Tensor | None
-    ) -> Drawn[Histories]:
+    ) -> Drawn:
         """Draw the choices of token t."""
         u = uniforms(t)[..., 0]
         return steps.draw_listed(self, state, t, u, origin, self.temperature)
@@ -313,7 +310,7 @@ class OfModel:
 
 
 @dataclass(frozen=True)
-class ModelProposal(OfModel, StepProposal[EncodedSteps, Tensor, Histories]):
+class ModelProposal(OfModel, StepProposal):
     """q(z | x) of a ``StepLM``."""
 
     model: StepLM
@@ -329,9 +326,7 @@ class ModelProposal(OfModel, StepProposal[EncodedSteps, Tensor, Histories]):
 
     searched_steps = drawn_steps
 
-    def latents(
-        self, encoded: EncodedSteps, found: Sampled[Histories] | Found[Histories]
-    ) -> Tensor:
+    def latents(self, encoded: EncodedSteps, found: Sampled | Found) -> Tensor:
         """Return the choices, (B, K, T)."""
         return found.columns[0]
 

@@ -35,9 +35,9 @@ from lm_latent_eval.inference import (
     estimator_named,
 )
 from lm_latent_eval.inference.discrete import PASSES
-from lm_latent_eval.inference.interface import Sampler
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.unfolding import SearchedProposal
+from lm_latent_eval.latent import Proposal
 from lm_latent_eval.options import one_of
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, naming
@@ -244,8 +244,8 @@ def budget_of(
     options: ScoringOptions,
     offered: Sequence[str],
     *,
-    proposal: Sampler[object],
-    searcher: Sampler[object] | None = None,
+    proposal: Proposal,
+    searcher: Proposal | None = None,
 ) -> Budget:
     """Return the budget that options choose.
 

@@ -35,26 +35,17 @@ from torch import Tensor
 from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence
 from lm_latent_eval.estimators.paired import FEWEST_TEXTS
-from lm_latent_eval.inference.interface import (
-    LM,
-    P,
-    Q,
-    Sampler,
-    Texts,
-    predicting,
-    searching,
-)
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.mixed import Mixed, Population
 from lm_latent_eval.inference.particles import (
     PIECE,
     Particles,
     encode,
-    encode_again,
     fingerprint,
     is_in,
 )
 from lm_latent_eval.inference.streams import Streams, invert_cdf
-from lm_latent_eval.latent import Latents, LeftToRight, parts_of, rebuilt
+from lm_latent_eval.latent import LatentLM, Latents, Proposal, parts_of, rebuilt
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text, naming
@@ -80,8 +71,8 @@ class Simulated:
 
 
 def simulate(
-    model: LM[P],
-    proposal: Sampler[Q],
+    model: LatentLM,
+    proposal: Proposal,
     keys: Sequence[int],
     *,
     start: int,
@@ -110,7 +101,6 @@ def simulate(
         ValueError: If the model predicts no word, or a token has more choices than
             can be listed.
     """
-    predictor = predicting(model)
     places, words = list(range(len(keys))), [list[int]() for _ in keys]
     pieces = [list[tuple[Tensor, ...]]() for _ in keys]
     at = Particles.begin(len(keys), device)
@@ -118,8 +108,8 @@ def simulate(
         mine, starts = [keys[place] for place in places], [t] * len(places)
         last = [(words[place] or [start])[-1] for place in places]
         inputs = torch.tensor(last, device=at.log_w.device)
-        at = at.ahead(predictor, inputs)
-        log_p = at.next_token(predictor, mine, starts)
+        at = at.ahead(model, inputs)
+        log_p = at.next_token(model, mine, starts)
         chosen = _drawn(log_p, _uniform(mine, WORDS, t))
         batch = TokenBatch.collate(
             [[int(word)] for word in chosen],
@@ -146,8 +136,8 @@ def simulate(
 
 
 def _gone_on(
-    model: LM[P],
-    proposal: Sampler[Q],
+    model: LatentLM,
+    proposal: Proposal,
     at: Particles,
     batch: TokenBatch,
     predicted: Tensor,
@@ -157,7 +147,7 @@ def _gone_on(
     p_state, q_state = at.model_state, at.proposal_state
     q = proposal.encode(batch, q_state)
     begun = None if q_state is None else torch.zeros_like(at.log_w)
-    beam = searching(proposal).beam(q, WIDEST, begun)
+    beam = proposal.beam(q, WIDEST, begun)
     all_p = p = at.encoded(model, batch, p_state)
     if p_state is not None:
         (origin,) = fetched(beam.origin)
@@ -181,7 +171,7 @@ def _gone_on(
             for part in parts_of(beam.latents)
         ],
     )
-    q = encode_again(proposal, q, batch, q_state)
+    q = proposal.encode_again(q, batch, q_state)
     gone_on = replace(
         at,
         model_state=model.advance(p, one),
@@ -213,7 +203,7 @@ def _drawn(log_p: Tensor, uniform: Tensor) -> Tensor:
     return invert_cdf(log_p.cpu().double().softmax(-1), uniform)
 
 
-def upper_bound(text: Texts[P, Q], method: Mixed, latents: Latents) -> float:
+def upper_bound(text: Texts, method: Mixed, latents: Latents) -> float:
     r"""Return :math:`\log \hat u(x)`, nats: on average log p(x) or more.
 
     Args:
@@ -330,9 +320,6 @@ def written(
     evaluation = scorer.evaluation
     evaluation.refuse_parts("what follows")
     model, reader = evaluation.model, evaluation.reader
-    if not isinstance(model, LeftToRight):  # as refuse_parts has it
-        raise TypeError(type(model).__name__)
-    searching(evaluation.stepwise)
 
     def costs(words: list[int]) -> list[float]:
         """Let an unknown word be one class, and copied words have no spelling."""

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from lm_latent_eval.devices import MemoryLimit
 from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.importance import DECISIONS
-from lm_latent_eval.inference.interface import Sampler, Texts
+from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import (
-    Latents,
-    LeftToRight,
-    Normalization,
-    UnfoldingLM,
-    WholeTextsOnly,
-)
-from lm_latent_eval.models.proposals import HasProposals
+from lm_latent_eval.latent import Normalization, Proposal, offers
+from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.scoring.budget import Budget
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, named
@@ -37,61 +30,14 @@ TABLE = 1 << 25
 """Scores (texts x tokens x words) held at a time."""
 
 
-class Sizes(Protocol):
-    """The fields of a model's configuration that scoring needs."""
-
-    @property
-    def vocab_size(self) -> int:
-        """How many ids the model can utter."""
-        ...
-
-    @property
-    def num_words(self) -> int:
-        """The same, with those that it can copy."""
-        ...
-
-
-class Model(UnfoldingLM[TokenBatch, object, Latents], HasProposals, Protocol):
-    """Protocol of a latent LM for scoring."""
-
-    @property
-    def config(self) -> Sizes:
-        """Its configuration."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Device that it computes on."""
-        ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating type that it computes in."""
-        ...
-
-    @property
-    def normalization(self) -> Normalization:
-        """Total of its probabilities."""
-        ...
-
-    @property
-    def estimators(self) -> Sequence[str]:
-        """Which of ours suit, the default first."""
-        ...
-
-    def parameters(self) -> Iterator[Tensor]:
-        """Yield its weights."""
-        ...
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """Model, proposals and settings of one evaluation of texts or continuations."""
 
-    model: Model
-    proposal: Sampler[object]
+    model: Pretrained
+    proposal: Proposal
     """Of whole texts: it may read them to their ends."""
-    stepwise: Sampler[object]
+    stepwise: Proposal
     """Of texts that go on: it stops where a context stops."""
     reader: Encoder
     options: ScoringOptions
@@ -169,14 +115,14 @@ class Evaluation:
             device=self.model.device,
         )
 
-    def whole(self, texts: Sequence[Text], purpose: str = "") -> Texts[object, object]:
+    def whole(self, texts: Sequence[Text], purpose: str = "") -> Texts:
         """Return whole texts, with random numbers for a purpose."""
         keys = self.keys(texts, purpose)
         return Texts(self.model, self.proposal, self.collate(texts), keys)
 
     def going_on(
         self, texts: Sequence[Text], batch: TokenBatch, starts: Sequence[int] = ()
-    ) -> Texts[object, object]:
+    ) -> Texts:
         """Return words of texts after those that they begin with, which may be none."""
         return Texts(self.model, self.stepwise, batch, self.keys(texts), starts)
 
@@ -207,9 +153,9 @@ class Evaluation:
             ValueError: If the model gives scores that are not normalised, or is asked
                 for whole texts alone.
         """
-        if isinstance(self.model, WholeTextsOnly):
+        if self.model.why_whole is not None:
             raise ValueError(f"no probability of {what}: {self.model.why_whole}")
-        if not isinstance(self.model, LeftToRight):
+        if not offers(self.model, "advance"):
             raise ValueError(
                 f"no probability of {what}: {type(self.model).__name__} has no "
                 "advance(encoded, latents), which says where a text has got to; ask "

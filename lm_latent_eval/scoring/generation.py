@@ -12,7 +12,6 @@ from torch import Tensor
 
 from lm_latent_eval.estimators.choices import first_of_best
 from lm_latent_eval.estimators.estimate import MissedSupportError
-from lm_latent_eval.inference.interface import predicting
 from lm_latent_eval.inference.streams import Streams, invert_cdf
 from lm_latent_eval.options import at_least_0, whole
 from lm_latent_eval.scoring.budget import announce
@@ -168,7 +167,6 @@ def generate(
         ValueError: If the model is unnormalised, or predicts no word.
     """
     evaluation.refuse_parts("the next word")
-    predicting(evaluation.model)
     words = [len(t.context) + options[t.query.index].max_tokens for t in texts]
     announce([(evaluation.method, words)])
     with evaluation.bar(len(texts), "generations") as bar:
@@ -187,7 +185,6 @@ def _written(
     """Continue a batch of contexts, dropping finished ones."""
     found = []
     model, reader = evaluation.model, evaluation.reader
-    predictor = predicting(model)
     particles, given = read_contexts(evaluation, evaluation.method, texts)
     writing = [
         (
@@ -208,8 +205,8 @@ def _written(
             [(u.ids or [reader.start])[-1] for _, u in writing], device=model.device
         )
         keys, starts = evaluation.keys(now), [len(text.context) + read for text in now]
-        particles = particles.ahead(predictor, last, given)
-        log_p = particles.next_token(predictor, keys, starts)
+        particles = particles.ahead(model, last, given)
+        log_p = particles.next_token(model, keys, starts)
         chance = Streams(evaluation.keys(now, "utter"), 1)(read)
         for (text, utterance), row, u in zip(writing, log_p, chance, strict=True):
             with naming(text.query):

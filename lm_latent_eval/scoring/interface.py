@@ -29,11 +29,11 @@ from lm_latent_eval.inference.unfolding import SearchedProposal
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models import checkpoint, model_class, without_prefix
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.options import one_of
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.evaluation import Model
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.options import (
     OpeningOptions,
@@ -239,7 +239,7 @@ by scores of whole latents, whose order no division changes."""
 
 
 def _without_effect(
-    options: ScoringOptions, model: str, latent_lm: Model
+    options: ScoringOptions, model: str, latent_lm: Pretrained
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield names of options, and why they have no effect."""
     estimator = options.estimator or latent_lm.estimators[0]

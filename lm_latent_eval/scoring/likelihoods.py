@@ -20,8 +20,9 @@ from lm_latent_eval.inference import (
     Mixed,
     consistency,
 )
-from lm_latent_eval.inference.interface import Predicts, Texts, Weighted
+from lm_latent_eval.inference.interface import Texts, Weighted
 from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.latent import offers
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import announce, is_much, recommend
 from lm_latent_eval.scoring.evaluation import Evaluation
@@ -339,7 +340,7 @@ class Continuations:
     def _are_greedy(
         self,
         method: Estimator,
-        texts: Texts[object, object],
+        texts: Texts,
         particles: Weighted,
         likely: Tensor,
     ) -> Tensor:
@@ -382,7 +383,7 @@ class Continuations:
         Both are on the host; see ``Read`` for a model that predicts none.
         """
         model = self.evaluation.model
-        if not isinstance(model, Predicts):
+        if not offers(model, "next_token"):
             return torch.full((len(last),), -1)
         inputs = torch.as_tensor(last, device=model.device)
         read = particles.ahead(model, inputs, given)

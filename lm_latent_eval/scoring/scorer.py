@@ -19,12 +19,13 @@ import torch
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import consistency, estimator_class
 from lm_latent_eval.inference.unfolding import SearchedProposal
-from lm_latent_eval.latent import Conditional, Normalization, SentenceModel, WholeText
+from lm_latent_eval.latent import Normalization, offers
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import budget_of
-from lm_latent_eval.scoring.evaluation import Evaluation, Model
+from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.generation import GenerationOptions, generate
 from lm_latent_eval.scoring.inside.latents import BestLatents, best_latents
 from lm_latent_eval.scoring.inside.prefixes import Prefixes, divided
@@ -72,10 +73,10 @@ class Scorer:
                 batch size is none.
         """
         self.checkpoint = checkpoint
-        self.model: Model = checkpoint.model
+        self.model: Pretrained = checkpoint.model
         estimator = options.estimator or self.model.estimators[0]
         # Whatever latents are drawn from, they are searched for by what knows p best.
-        best = proposal_named(self.model, None, 1.0)
+        best = proposal_named(self.model)
         self.proposal = proposal_named(
             self.model, options.proposal, options.temperature
         )
@@ -88,11 +89,11 @@ class Scorer:
         self.cut = Cutter(
             self.reader,
             self.model.sentence_starts
-            if isinstance(self.model, SentenceModel)
+            if offers(self.model, "sentence_starts")
             else None,
             ends=self.model.normalization
             in (Normalization.ONE, Normalization.BELOW_ONE),
-            conditional_on=self._conditional_on.get("conditional_on"),
+            conditional_on=self.model.conditional_on,
         )
         estimators = self.model.estimators
         self.options = replace(
@@ -107,9 +108,7 @@ class Scorer:
             self.model,
             self.proposal,
             # Whole texts may be read to their ends; contexts stop where they stop.
-            stepwise=self.proposal.left_to_right
-            if isinstance(self.proposal, WholeText)
-            else self.proposal,
+            stepwise=self.proposal.left_to_right,
             reader=self.reader,
             options=self.options,
             budget=budget_of(
@@ -157,7 +156,7 @@ class Scorer:
         """V, without the reserved words where unknown ones are left out."""
         config = self.model.config
         reserved = getattr(config, "never_uttered", ())
-        return config.vocab_size - len(reserved) * (self.reader.unknown is None)
+        return int(config.vocab_size) - len(reserved) * (self.reader.unknown is None)
 
     @property
     def _tokens_are(self) -> str:
@@ -183,7 +182,7 @@ class Scorer:
                 **asdict(self.options),
                 "how": does.how.format_map(asdict(self.options)),
                 "checks": does.checks,
-                "default_proposal": proposal_named(self.model, None, 1.0).name,
+                "default_proposal": proposal_named(self.model).name,
                 "mass": str(self.normalization),
                 "tokens_are": self._tokens_are,
                 "scored_as": self._scored_as,
@@ -205,9 +204,8 @@ class Scorer:
     @property
     def _conditional_on(self) -> dict[str, str]:
         """``conditional_on`` of a conditional model; None of other models."""
-        if isinstance(self.model, Conditional):
-            return {"conditional_on": self.model.conditional_on}
-        return {}
+        name = self.model.conditional_on
+        return {} if name is None else {"conditional_on": name}
 
     # -- queries ----------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from lm_latent_eval.devices import moved, sent, widest_float
 from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K, pareto_k
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import WholeText, parts_of, rebuilt
+from lm_latent_eval.latent import parts_of, rebuilt
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
@@ -106,7 +106,7 @@ class Case:
 
     def readable(self, proposal: Any) -> list[list[int]]:
         """List texts that a proposal can read: whole ones, if it reads to the end."""
-        whole = self.ends and isinstance(proposal, WholeText)
+        whole = self.ends and proposal.left_to_right is not proposal
         return [t for t in self.outcomes() if t[-1] == END or not whole]
 
     def some_words(self, length: int) -> list[int]:
@@ -190,7 +190,7 @@ class Case:
         log_w: Tensor = method.log_weights(self.whole(texts, proposal))
         return log_w.cpu()
 
-    def whole(self, texts: list[list[int]], proposal: Any) -> Texts[Any, Any]:
+    def whole(self, texts: list[list[int]], proposal: Any) -> Texts:
         """Return texts as estimators take them."""
         return Texts(self.model, proposal, self.batch(texts), keys(len(texts)))
 

@@ -11,6 +11,7 @@ go on, to give what they give of the whole.
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -30,21 +31,17 @@ from lm_latent_eval.inference import (
 )
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.interface import Texts
-from lm_latent_eval.inference.particles import Particles, encode_again, fingerprint
+from lm_latent_eval.inference.particles import Particles, fingerprint
 from lm_latent_eval.inference.unfolding import SearchedProposal
 from lm_latent_eval.latent import (
     Beam,
     Draws,
-    DrawsFrom,
-    LeftToRight,
     Normalization,
-    ReadsOnce,
-    Searches,
-    WholeText,
+    Reader,
+    offers,
 )
 from lm_latent_eval.testing.case import PREDICTED, Case, Law, close, equal, hold, keys
 from lm_latent_eval.testing.estimator_laws import estimator_laws
-from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START
 
 
@@ -57,15 +54,15 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
             those of the case, which is on the CPU. None: there is none.
     """
     of_model = [total_is_that_of_its_normalization]
-    if isinstance(case.model, LeftToRight):
+    if offers(case.model, "advance"):
         of_model.append(predictions_are_ratios_of_prefixes)
     found = [Law(partial(law, case), law.__name__) for law in of_model]
     for name in case.proposals:
         proposal = case.proposal(name)
-        listed = isinstance(proposal, Searches)
-        stops = isinstance(proposal, LeftToRight)
+        listed = offers(proposal, "beam")
+        stops = offers(proposal, "advance")
         by_piece = stops and name not in case.reads_on
-        once = any(isinstance(who, ReadsOnce) for who in (case.model, proposal))
+        once = any(offers(who, "encode_again") for who in (case.model, proposal))
         owed = {
             total_is_one_and_covers_the_model: True,
             company_moves_no_weight: True,
@@ -75,7 +72,7 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
             pieces_are_scored_as_the_whole: by_piece,
             beams_go_on_where_they_were_cut: by_piece and listed,
             reading_once_is_reading_again: stops and once,
-            drawing_from_is_resampling_first: stops and isinstance(proposal, DrawsFrom),
+            drawing_from_is_resampling_first: stops and offers(proposal, "sample_from"),
             wide_searches_are_exact: isinstance(proposal, SearchedProposal),
         }
         found += [
@@ -191,7 +188,8 @@ def latents_are_told_apart(case: Case, name: str) -> None:
     proposal of the model, and asks the one that is drawn from how probable they are.
     """
     proposal = case.proposal(name)
-    to_ends = [n for n in case.proposals if isinstance(case.proposal(n), WholeText)]
+    offered = {n: case.proposal(n) for n in case.proposals}
+    to_ends = [n for n, q in offered.items() if q.left_to_right is not q]
     texts = _of_several_lengths(case, (to_ends or [name])[0])
     whole = case.whole(texts, proposal)
     p, q = case.model.encode(whole.batch), proposal.encode(whole.batch)
@@ -230,7 +228,7 @@ def _known_is_true(
     case: Case,
     proposal: Any,
     encoded: tuple[Any, Any],
-    latents: Draws[Any] | Beam[Any],
+    latents: Draws | Beam,
     used: Tensor,
     what: str,
 ) -> None:
@@ -304,8 +302,8 @@ def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
     next word was predicted, and the predictions.
     """
     model, proposal = case.model, case.proposal(name)
-    texts, stops = case.readable(proposal)[1:4], isinstance(proposal, LeftToRight)
-    listed = isinstance(proposal, Searches)
+    texts, stops = case.readable(proposal)[1:4], offers(proposal, "advance")
+    listed = offers(proposal, "beam")
     whole, draw = case.whole(texts, proposal), ImportanceSampling(4)
     found = {"weights": draw.log_weights(whole)}
     if listed:
@@ -378,13 +376,13 @@ def reading_once_is_reading_again(case: Case, name: str) -> None:
     Of tokens that were read ahead to predict them, and after a search has chosen
     other latents than it began with: one that is wide, so that they do differ.
     """
-
-    def encode(who: Any, encoded: Any, batch: TokenBatch, after: Any) -> Any:
-        return who.encode(batch, after)
-
+    classes = type(case.model), type(case.proposal(name))
     for method in (ImportanceSampling(6), BeamMarginalization(12)):
         once = _token_by_token(case, method, name)
-        with mock.patch.object(particles, "encode_again", encode):
+        with ExitStack() as read_again:
+            for who in classes:
+                patch = mock.patch.object(who, "encode_again", Reader.encode_again)
+                read_again.enter_context(patch)
             again = _token_by_token(case, method, name)
         kind = f"{name}, {type(method).__name__}"
         for t, (ours, theirs) in enumerate(zip(once, again, strict=True)):
@@ -423,7 +421,7 @@ def drawing_from_is_resampling_first(case: Case, name: str) -> None:
     late, known = (proposal.encode(second.batch, q) for q in (before, after))
     ours, histories = proposal.sample_from(late, streams, origin.to(case.device))
     theirs = proposal.sample(known, streams, 20)
-    late = encode_again(proposal, late, second.batch, after)
+    late = proposal.encode_again(late, second.batch, after)
     hold(histories.is_cpu and torch.equal(histories, origin), f"{name}: another origin")
     streams, numbers = third.streams(20), []
     for q, draws in ((late, ours), (known, theirs)):

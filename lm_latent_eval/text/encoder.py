@@ -4,19 +4,20 @@ A model of words gives one probability to all unknown words together, and none t
 white space between words. What is charged for them is a matter of policy
 (``UnknownWords``); what is not charged is counted.
 
-Words with reserved ids, unknown ones among them, are what
-checkpoints have unless their model brings an encoder of its own (``OwnEncoder``).
+Words with reserved ids, unknown ones among them, are what checkpoints have unless
+their model brings an encoder of its own (``LatentLM.load_encoder``).
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, compress, pairwise
 from pathlib import Path
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import Self
 
 from tokenizers import Tokenizer
 
@@ -64,8 +65,42 @@ class Reading:
         return cls(ids, ends, none, gaps, [False] * len(ids), [False] * len(gaps))
 
 
+class Encoder(ABC):
+    """Cuts strings into units that a model knows, and writes units as strings."""
+
+    units: str
+    """Name of the units."""
+    policy: UnknownWords
+    """What an unknown unit costs; ``spelled`` where all of the string is scored."""
+    start: int
+    """The unit that stands before every text."""
+    end: int
+    """The unit that ends one."""
+
+    @property
+    def unknown(self) -> int | None:
+        """The unit that stands for many strings: it is neither greedy nor written."""
+        return None
+
+    @abstractmethod
+    def __call__(self, text: str, /) -> Reading:
+        """Cut a string: units, where each ends, and what the string costs beside them.
+
+        Raises:
+            ValueError: If it has no units that the model knows.
+        """
+
+    def price(self, ids: Sequence[int], /) -> list[float]:
+        """Return what units cost beside their probability, nats: nothing."""
+        return [0.0] * len(ids)
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int], /) -> str:
+        """Write units as a string; start and end are nothing."""
+
+
 @dataclass(frozen=True)
-class _WordReader:
+class _WordReader(Encoder):
     """Base class of readers of words."""
 
     tokenizer: WordTokenizer
@@ -192,62 +227,8 @@ def reader(
     return StringReader(tokenizer, orthography)
 
 
-class Encoder(Protocol):
-    """Protocol of encoders, for scoring and decoding."""
-
-    @property
-    def units(self) -> str:
-        """Name of the units."""
-        ...
-
-    @property
-    def policy(self) -> UnknownWords:
-        """What an unknown unit costs; ``spelled`` where all of the string is scored."""
-        ...
-
-    @property
-    def start(self) -> int:
-        """The unit that stands before every text."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """The unit that ends one."""
-        ...
-
-    @property
-    def unknown(self) -> int | None:
-        """One that stands for many strings: it is neither greedy nor written."""
-        ...
-
-    def __call__(self, text: str, /) -> Reading:
-        """Cut a string: units, where each ends, and what the string costs beside them.
-
-        Raises:
-            ValueError: If it has no units that the model knows.
-        """
-        ...
-
-    def price(self, ids: Sequence[int], /) -> list[float]:
-        """Return what units cost beside their probability, nats."""
-        ...
-
-    def decode(self, ids: Sequence[int], /) -> str:
-        """Write units as a string; start and end are nothing."""
-        ...
-
-
-@runtime_checkable
-class OwnEncoder(Protocol):
-    """A model whose units are no words: its directory holds what it encodes with."""
-
-    def load_encoder(self, directory: Path) -> Encoder:
-        """Read it; a ``ValueError`` says what is wrong."""
-        ...
-
-
 @dataclass(frozen=True)
-class ByteEncoder:
+class ByteEncoder(Encoder):
     """UTF-8: nothing is unknown, and nothing costs anything beside the bytes.
 
     Example:
@@ -261,7 +242,6 @@ class ByteEncoder:
     units = "bytes"
     policy = UnknownWords.SPELLED
     start, end = 256, 257
-    unknown: ClassVar[None] = None
 
     def __call__(self, text: str) -> Reading:
         """Cut a string; each byte of a character ends where that does."""
@@ -269,17 +249,13 @@ class ByteEncoder:
         ends = [n for n, size in enumerate(sizes, start=1) for _ in range(size)]
         return Reading.of_all(list(text.encode()), ends)
 
-    def price(self, ids: Sequence[int]) -> list[float]:
-        """Return zeros."""
-        return [0.0] * len(ids)
-
     def decode(self, ids: Sequence[int]) -> str:
         """Write bytes as a string, replacing what is no UTF-8."""
         return bytes(i for i in ids if i < self.start).decode(errors="replace")
 
 
 @dataclass(frozen=True)
-class SubwordEncoder:
+class SubwordEncoder(Encoder):
     """The tokens of a Hugging Face tokenizer that knows every string.
 
     A string has one probability here, that of its tokens as the tokenizer cuts it;
@@ -353,10 +329,6 @@ class SubwordEncoder:
         found = Reading.of_all(encoding.ids, list(ends))
         lost = self.decode(encoding.ids) != text
         return replace(found, respaced=[lost] * len(found.respaced))
-
-    def price(self, ids: Sequence[int]) -> list[float]:
-        """Return zeros."""
-        return [0.0] * len(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Write tokens as a string."""

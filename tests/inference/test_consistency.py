@@ -17,7 +17,7 @@ from lm_latent_eval.inference import consistency
 from lm_latent_eval.inference.beam import Exact
 from lm_latent_eval.inference.consistency import BrokenModelError
 from lm_latent_eval.inference.smc import ParticleFilter
-from lm_latent_eval.latent import Beam, Draws
+from lm_latent_eval.latent import Beam, Draws, LatentLM, Proposal
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.models.stepwise import ModelProposal
@@ -98,7 +98,7 @@ class Wrong(ModelProposal):
     """Nats more than log q that its draws say."""
     log_prob_more: float = 0.0
 
-    def sample(self, encoded: Any, uniforms: Any, num_samples: int) -> Draws[Any]:
+    def sample(self, encoded: Any, uniforms: Any, num_samples: int) -> Draws:
         draws = super().sample(encoded, uniforms, num_samples)
         log_q = draws.log_q + self.sample_more
         return replace(draws, latents=self.drawn(draws.latents), log_q=log_q)
@@ -106,7 +106,7 @@ class Wrong(ModelProposal):
     def log_prob(self, encoded: Any, latents: Tensor) -> Tensor:
         return super().log_prob(encoded, latents.long()) + self.log_prob_more
 
-    def beam(self, encoded: Any, width: int, score: Any = None) -> Beam[Any]:
+    def beam(self, encoded: Any, width: int, score: Any = None) -> Beam:
         beam = super().beam(encoded, width, score)
         return replace(beam, latents=self.found(beam.latents))
 
@@ -218,7 +218,7 @@ def test_a_model_of_others_is_checked_on_its_first_texts():
 
 
 class Mute(TinyHMM):
-    next_token = None  # as if it were not there
+    next_token = LatentLM.next_token  # as if it were not there
 
 
 class Stuck(TinyHMM):
@@ -244,12 +244,19 @@ def test_a_model_that_cannot_stop_reads_whole_texts():
 
 
 def test_a_search_without_a_beam_is_refused():
-    class OnlyDraws:
+    class OnlyDraws(Proposal):
         """All of a proposal but its beam."""
 
         name, right = "draws", tiny().proposal()
-        encode, sample = right.encode, right.sample
-        log_prob, advance = right.log_prob, right.advance
+
+        def encode(self, batch, after=None):
+            return self.right.encode(batch, after)
+
+        def sample(self, encoded, uniforms, num_samples):
+            return self.right.sample(encoded, uniforms, num_samples)
+
+        def log_prob(self, encoded, latents):
+            return self.right.log_prob(encoded, latents)
 
     with pytest.raises(BrokenModelError, match=r"OnlyDraws\.beam is missing"):
         check(tiny(), OnlyDraws())

@@ -14,7 +14,7 @@ from lm_latent_eval.estimators import CorpusRate, certified_log_likelihood, log_
 from lm_latent_eval.estimators import estimate as estimate_module
 from lm_latent_eval.inference import ImportanceSampling, Mixed
 from lm_latent_eval.inference.interface import Texts
-from lm_latent_eval.latent import Beam, Draws
+from lm_latent_eval.latent import Beam, Draws, LatentLM, Proposal
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from tests.means import normal
@@ -35,7 +35,7 @@ def _no_tails(monkeypatch):
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(LatentLM, Proposal):
     """p(x, z) and q(z | x) of one text, as tables over numbered latents."""
 
     p: Tensor
@@ -44,7 +44,12 @@ class Table:
     """What its search does, if it does not know p."""
     name: str = "table"
 
-    def encode(self, batch):
+    proposal_names = ("table",)
+
+    def proposal(self, name=None, temperature=1.0):
+        return self
+
+    def encode(self, batch, after=None):
         return batch
 
     def log_joint(self, batch, latents):

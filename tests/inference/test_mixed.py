@@ -74,7 +74,7 @@ def test_mixed_is_exact_where_everything_is_found(name, which):
 def test_mixed_predicts_as_all_latents_do(name):
     """Found, drawn or both: the prediction is that of the estimated joint."""
     case, model, proposal = opened(name)
-    stepwise = getattr(proposal, "left_to_right", proposal)
+    stepwise = proposal.left_to_right
     begin, batch = Particles.begin(1, "cpu"), case.batch([[4, 5]])
 
     def read(number: int) -> Population:

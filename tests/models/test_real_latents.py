@@ -16,7 +16,7 @@ from lm_latent_eval.devices import widened
 from lm_latent_eval.inference import BeamMarginalization, Mixed
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams, standard_normals
-from lm_latent_eval.latent import Searches
+from lm_latent_eval.latent import offers
 from lm_latent_eval.models.real_latents import (
     NormalProposal,
     RealStep,
@@ -128,7 +128,7 @@ def test_a_density_that_is_off_is_noticed(kind, method, law, monkeypatch):
 @pytest.mark.parametrize("method", [BeamMarginalization(4), Mixed(4)])
 def test_nothing_lists_them(method):
     tiny = case()
-    assert not isinstance(tiny.proposal(), Searches)
+    assert not offers(tiny.proposal(), "beam")
     with pytest.raises(ValueError, match=r"'adapted' has no beam.*Use is or smc"):
         tiny.log_weights(method, tiny.proposal(), [[4, 5]])
 

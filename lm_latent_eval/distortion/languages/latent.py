@@ -37,8 +37,9 @@ from lm_latent_eval.distortion.languages.language import (
     word_tokenizer,
     write_description,
 )
-from lm_latent_eval.latent import Enumerable, Normalization
+from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.checkpoint import Checkpoint
+from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.options import whole
 from lm_latent_eval.scoring.calibration import simulate
 from lm_latent_eval.text.words import END, PADDING, START
@@ -68,8 +69,8 @@ class LatentLanguage(Language):
         """Number the words.
 
         Args:
-            checkpoint: An ``Enumerable`` model (an RNNG, or one without latents) and
-                its vocabulary.
+            checkpoint: A model with an ``exact_proposal`` (an RNNG, or one without
+                latents) and its vocabulary.
             batch_size: The most sequences drawn or scored together, which moves no
                 number; None is 256.
 
@@ -79,9 +80,8 @@ class LatentLanguage(Language):
         """
         given = _SEQUENCES if batch_size is None else batch_size
         self._batch_size = whole("batch_size", given, 1)
-        self._checkpoint, self._model = checkpoint, checkpoint.model
-        self._latents = _checked(checkpoint)
-        self._proposal = self._model.proposal(self._latents.exact_proposal)
+        self._checkpoint, self._model = checkpoint, _checked(checkpoint)
+        self._proposal = self._model.proposal(self._model.exact_proposal)
         config = self._model.config
         excluded = {PADDING, START, END, *config.never_uttered}
         uttered = [i for i in range(config.vocab_size) if i not in excluded]
@@ -104,7 +104,7 @@ class LatentLanguage(Language):
             ValueError: If sequences could have more words than the maximum.
         """
         if self._has_too_many(whole("max_length", max_length, 1)):
-            number = _count(self._latents.num_latents(max_length))
+            number = _count(self._model.num_latents(max_length))
             raise ValueError(
                 f"max_length={max_length}: a sequence without its end can have "
                 f"{max_length} words, and {number} latents to sum over. Give a "
@@ -167,21 +167,21 @@ class LatentLanguage(Language):
         found = torch.empty(len(ids), dtype=torch.float64)
         for some, num_words in ((ended, length - 1), (~ended, length)):
             (places,) = some.nonzero(as_tuple=True)
-            together = _LATENTS_AT_ONCE // self._latents.num_latents(num_words)
+            together = _LATENTS_AT_ONCE // self._model.num_latents(num_words)
             at_once = min(self._batch_size, max(1, together))
             for where in places.split(at_once) if len(places) else ():
                 words = sent(self._ids[ids[where]], self._model.device)
-                found[where] = self._latents.log_marginal(words).cpu()
+                found[where] = self._model.log_marginal(words).cpu()
         return found
 
     def _has_too_many(self, num_words: int) -> bool:
-        return num_words > MOST_WORDS and self._latents.num_latents(num_words) > 1
+        return num_words > MOST_WORDS and self._model.num_latents(num_words) > 1
 
     def _check_words(self, num_words: Sequence[int]) -> None:
         long = [place for place, n in enumerate(num_words) if self._has_too_many(n)]
         if long:
             most = num_words[long[0]]
-            number = _count(self._latents.num_latents(most))
+            number = _count(self._model.num_latents(most))
             raise ValueError(
                 f"{len(long)} of {len(num_words)} sequences have more than "
                 f"{MOST_WORDS} words: sequence {long[0]} has {most}, and {number} "
@@ -189,15 +189,16 @@ class LatentLanguage(Language):
             )
 
 
-def _checked(checkpoint: Checkpoint) -> Enumerable:
+def _checked(checkpoint: Checkpoint) -> Pretrained:
     """Return the model, or raise if it is no language."""
-    model, directory = checkpoint.model, checkpoint.directory
+    model: Pretrained = checkpoint.model
+    directory = checkpoint.directory
     if model.normalization is not Normalization.ONE:
         raise ValueError(
             f"{directory}: the probabilities of a language total one, and those of "
             f"this model do not ({model.normalization})"
         )
-    if not isinstance(checkpoint.model, Enumerable):
+    if model.exact_proposal is None:
         raise ValueError(
             f"{directory} holds a {checkpoint.name} model, whose latents cannot be "
             "summed: the probabilities of a language are exact. An rnng and an "
@@ -208,7 +209,7 @@ def _checked(checkpoint: Checkpoint) -> Enumerable:
             f"{directory}: the model never utters the end of a text: train one that "
             "does"
         )
-    return checkpoint.model
+    return model
 
 
 def _count(number: int) -> str:

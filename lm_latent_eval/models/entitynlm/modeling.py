@@ -37,7 +37,6 @@ from lm_latent_eval.models.entitynlm.latents import NOBODY, Chains, EntityState
 from lm_latent_eval.models.entitynlm.network import Trunk, Words
 from lm_latent_eval.models.entitynlm.steps import (
     ChainSteps,
-    Standing,
     weighted_contexts,
 )
 from lm_latent_eval.models.pretrained import TrainedModel
@@ -58,11 +57,7 @@ class GenerativeModel(nn.Module):
 
 
 class EntityNLM(TrainedModel):
-    """An EntityNLM with its proposals.
-
-    Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
-    the matching q.
-    """
+    """An EntityNLM with its proposals."""
 
     config_class = EntityNLMConfig
     base_model_prefix = "entitynlm"
@@ -86,7 +81,7 @@ class EntityNLM(TrainedModel):
         chains: Chains,
         decode: Callable[[Sequence[int]], str],
     ) -> Description:
-        """List the mentions of each entity: see ``Describes``."""
+        """List the mentions of each entity: see ``LatentLM``."""
         entity, left = (part[0, 0, : len(words)].tolist() for part in chains)
         spans, place = [], 0
         while place < len(words):
@@ -209,7 +204,7 @@ class EntityNLM(TrainedModel):
 
 
 @dataclass(frozen=True)
-class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
+class EntityNLMProposal(StepProposal):
     r"""q(z | x): chains over the scores of a trunk of its own, or of p.
 
     A peeking proposal reads each token before it decides on its latent, so exactly one
@@ -293,9 +288,7 @@ class EntityNLMProposal(StepProposal[Encoded, Chains, Standing]):
         """Return how many chains of a text a piece follows."""
         return encoded.state.num_chains
 
-    def latents(
-        self, encoded: Encoded, found: Sampled[Standing] | Found[Standing]
-    ) -> Chains:
+    def latents(self, encoded: Encoded, found: Sampled | Found) -> Chains:
         return Chains(*found.columns)
 
     def log_prob(self, encoded: Encoded, chains: Chains) -> Tensor:

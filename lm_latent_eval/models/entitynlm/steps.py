@@ -151,7 +151,7 @@ class ChainSteps:
         origin: Tensor,
         choice: Tensor,
         uniforms: Callable[[], Tensor],
-    ) -> Taken[Standing]:
+    ) -> Taken:
         """Extend chains by chosen steps."""
         [walk] = self._settled
         first = torch.arange(len(origin), device=origin.device)[:, None]
@@ -162,7 +162,7 @@ class ChainSteps:
 
     def draw(
         self, state: Standing, t: int, uniforms: Uniforms, origin: Tensor | None
-    ) -> Drawn[Standing]:
+    ) -> Drawn:
         """Draw the decisions of token t.
 
         Whether there is a mention is drawn by the first random number of the token, of

@@ -179,7 +179,7 @@ class DrawnWalks:
     @torch.no_grad()
     def draw(
         self, state: Past | None, t: int, uniforms: Uniforms, origin: Tensor | None
-    ) -> Drawn[Past | None]:
+    ) -> Drawn:
         """Draw the steps of token t: log q is that of the types, without the nodes.
 
         It has no gradient: ``log_prob`` of what was drawn does.

@@ -80,8 +80,7 @@ class GenerativeModel(nn.Module):
 class KGLM(TrainedModel):
     """A knowledge graph language model with its proposals and its graph.
 
-    Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
-    the matching q. One directory holds it all (``save_pretrained``).
+    One directory holds it all (``save_pretrained``).
     """
 
     config_class = KGLMConfig
@@ -108,7 +107,7 @@ class KGLM(TrainedModel):
     def describe(
         self, words: Sequence[str], walks: Walks, decode: Callable[[Sequence[int]], str]
     ) -> Description:
-        """Name mentioned nodes, and edges from recent ones: see ``Describes``."""
+        """Name mentioned nodes, and edges from recent ones: see ``LatentLM``."""
         kinds, nodes = (part[0, 0, : len(words)] for part in walks)
         spans: list[Span] = []
         for place, kind in enumerate(kinds.tolist()):
@@ -465,7 +464,7 @@ class KGLM(TrainedModel):
 
 
 @dataclass(frozen=True)
-class KGLMProposal(SearchedProposal[Encoded, Walks, Any]):
+class KGLMProposal(SearchedProposal):
     """q(z | x): walks over the scores of a trunk, over possible choices only.
 
     A peeking proposal reads each token before it decides on its latent, so exactly one
@@ -539,7 +538,7 @@ class KGLMProposal(SearchedProposal[Encoded, Walks, Any]):
 
     def search(
         self, encoded: Encoded, cut: Cut, score: Tensor | None = None
-    ) -> Thinning[Walks]:
+    ) -> Thinning:
         """Find distinct walks, as a cut decides.
 
         One that looks ahead ranks by log p so far and what it expects of the rest,
@@ -579,12 +578,12 @@ class KGLMProposal(SearchedProposal[Encoded, Walks, Any]):
         """Return how many walks of a text a piece follows."""
         return encoded.history.shape[1]
 
-    def latents(self, encoded: Encoded, found: Sampled[Any] | Found[Any]) -> Walks:
+    def latents(self, encoded: Encoded, found: Sampled | Found) -> Walks:
         return Walks(*found.columns)
 
     def sample_from(
         self, encoded: Encoded, uniforms: Uniforms, origin: Tensor
-    ) -> tuple[Draws[Walks], Tensor]:
+    ) -> tuple[Draws, Tensor]:
         """Draw K walks a text, which continue those histories, (B, K)."""
         draws, origin = super().sample_from(encoded, uniforms, origin)
         history = encoded.history.gather(

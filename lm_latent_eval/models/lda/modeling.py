@@ -44,7 +44,13 @@ from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.steps import Found, Sampled, log_prob
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Description, Normalization, Span, marked
+from lm_latent_eval.latent import (
+    Conditionals,
+    Description,
+    Normalization,
+    Span,
+    marked,
+)
 from lm_latent_eval.models.lda.words import KnownWords
 from lm_latent_eval.models.pretrained import WordsConfig, value
 from lm_latent_eval.models.proposals import check_temperature, chosen
@@ -52,7 +58,6 @@ from lm_latent_eval.models.stepwise import (
     ADAPTED,
     PRIOR,
     EncodedSteps,
-    Histories,
     ModelProposal,
     ModelSteps,
     Step,
@@ -105,7 +110,7 @@ def log_urn(before: Tensor, drawn: Tensor, alpha: Tensor) -> Tensor:
 
 
 @dataclass
-class TopicConditionals:
+class TopicConditionals(Conditionals):
     """Gibbs steps: K latents a text, and p of each topic given the others.
 
     With ``alpha`` the others are an urn; without it decisions are independent.
@@ -142,10 +147,6 @@ class TopicConditionals:
         """The topics, (B, K, T); 0 where none was drawn yet."""
         return self.topics.clone()
 
-    def choices(self, t: int) -> Tensor:
-        """Return the topics of token t, (B, K)."""
-        return self.topics[..., t]
-
     def log_p(self, t: int) -> Tensor:
         """Return log p of each topic, given the word and the others, (B, K, N)."""
         inside = self.inside[:, t, None, None]
@@ -173,11 +174,7 @@ class TopicConditionals:
 
 
 class LDA(StepLM):
-    """A topic model with its proposals.
-
-    Implements ``LatentLM``, ``LeftToRight``, ``NextToken``, and ``Redraws``
-    for p; ``proposal`` gives a matching q.
-    """
+    """A topic model with its proposals."""
 
     config_class = LDAConfig
     base_model_prefix = "lda"
@@ -217,7 +214,7 @@ class LDA(StepLM):
         topics: Tensor,
         decode: Callable[[Sequence[int]], str],
     ) -> Description:
-        """Name the topic of each word by its likeliest words: see ``Describes``."""
+        """Name the topic of each word by its likeliest words: see ``LatentLM``."""
         likeliest = self.log_topics.topk(min(SHOWN, self.config.vocab_size)).indices
         names = [decode(ids) for ids in likeliest.tolist()]
         spans = [
@@ -349,7 +346,7 @@ class PriorTopics(ModelProposal):
 
 
 @dataclass(frozen=True)
-class FittedTopics(StepProposal[EncodedSteps, Tensor, Histories]):
+class FittedTopics(StepProposal):
     """q(z | x) of independent topics, fitted to the whole text."""
 
     # Histories of equal counts are one, so few of them hold most of p.
@@ -363,7 +360,7 @@ class FittedTopics(StepProposal[EncodedSteps, Tensor, Histories]):
         """The proposal for a text that goes on."""
         return ModelProposal(self.model, ADAPTED, self.temperature)
 
-    def encode(self, batch: TokenBatch) -> EncodedSteps:
+    def encode(self, batch: TokenBatch, after: None = None) -> EncodedSteps:
         """Iterate pseudo-counts: what is read of a text is log q_t, (B, T, N) nats."""
         read = self.model.encode(batch)
         scores = possible(read.read)
@@ -397,9 +394,7 @@ class FittedTopics(StepProposal[EncodedSteps, Tensor, Histories]):
         """Return 1: a whole text follows nothing."""
         return 1
 
-    def latents(
-        self, encoded: EncodedSteps, found: Sampled[Histories] | Found[Histories]
-    ) -> Tensor:
+    def latents(self, encoded: EncodedSteps, found: Sampled | Found) -> Tensor:
         """Return the topics, (B, K, T)."""
         return found.columns[0]
 

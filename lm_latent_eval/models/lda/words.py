@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
-from lm_latent_eval.text.encoder import Reading
+from lm_latent_eval.text.encoder import Encoder, Reading
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import END, START, WordTokenizer
 
@@ -31,7 +30,7 @@ def lowered(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class KnownWords:
+class KnownWords(Encoder):
     """Reads strings for a topic model: known words alone are scored and counted."""
 
     tokenizer: WordTokenizer
@@ -42,7 +41,6 @@ class KnownWords:
     units = "known words"
     policy = UnknownWords.CLOSED
     start, end = START, END
-    unknown: ClassVar[None] = None
 
     def __call__(self, text: str) -> Reading:
         words = self.tokenizer(lowered(text) if self.lowercase else text)
@@ -70,9 +68,6 @@ class KnownWords:
                 ", ".join(map(repr, new[:NAMED])),
                 more,
             )
-
-    def price(self, ids: Sequence[int]) -> list[float]:
-        return [0.0] * len(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Write words as a string, in the order given."""

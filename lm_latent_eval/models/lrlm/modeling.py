@@ -56,11 +56,7 @@ from lm_latent_eval.text.batch import TokenBatch
 
 
 class LRLM(RelationModel):
-    """A latent relation language model with its proposals and its topics.
-
-    Implements ``LatentLM``, ``LeftToRight``, ``NextToken`` and ``Summable`` for p;
-    ``proposal`` gives a matching q.
-    """
+    """A latent relation language model with its proposals and its topics."""
 
     config_class = LRLMConfig
     base_model_prefix = "lrlm"
@@ -328,7 +324,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class LatticeProposal(StepProposal[Planned, Readings, Tensor]):
+class LatticeProposal(StepProposal):
     """q(z | x) of readings, weighed by what follows in the lattice."""
 
     searches_know_q: ClassVar[bool] = True
@@ -343,15 +339,13 @@ class LatticeProposal(StepProposal[Planned, Readings, Tensor]):
         """Return how many readings of a text a piece follows."""
         return encoded.encoded.state.topic.shape[1]
 
-    def latents(
-        self, encoded: Planned, found: Sampled[Tensor] | Found[Tensor]
-    ) -> Readings:
+    def latents(self, encoded: Planned, found: Sampled | Found) -> Readings:
         return encoded.encoded.options.readings(*found.columns)
 
     def known_log_p(
         self,
         encoded: Planned,
-        found: Sampled[Tensor] | Found[Tensor],
+        found: Sampled | Found,
         latents: Readings,
     ) -> Tensor:
         """Return log p(x, z_k) of readings that were made last."""
@@ -387,7 +381,7 @@ class Adapted(LatticeProposal):
 
     def sample_from(
         self, encoded: Planned, uniforms: Uniforms, origin: Tensor
-    ) -> tuple[Draws[Readings], Tensor]:
+    ) -> tuple[Draws, Tensor]:
         """Draw K readings a text, which continue those histories, (B, K).
 
         They are drawn on the host, which asks for what all of them cost in one wait.
@@ -404,10 +398,15 @@ class Adapted(LatticeProposal):
 class Posterior(LatticeProposal):
     """q(z | x) = p(z | x), by backward sums: every importance weight is p(x)."""
 
-    left_to_right: Adapted
+    adapted: Adapted
     name = "posterior"
 
-    def encode(self, batch: TokenBatch) -> Planned:
+    @property
+    def left_to_right(self) -> Adapted:
+        """The proposal for a text that goes on."""
+        return self.adapted
+
+    def encode(self, batch: TokenBatch, after: None = None) -> Planned:
         """Read whole texts as the model does."""
-        encoded = self.left_to_right.model.encode(batch)
-        return Planned(encoded, Lattice.backward, self.left_to_right.temperature)
+        encoded = self.adapted.model.encode(batch)
+        return Planned(encoded, Lattice.backward, self.adapted.temperature)

@@ -84,7 +84,7 @@ class ReadingSteps:
 
     def draw(
         self, state: Tensor, t: int, uniforms: Uniforms, origin: Tensor | None
-    ) -> Drawn[Tensor]:
+    ) -> Drawn:
         """Draw what is next."""
         return draw_listed(self, state, t, uniforms(t)[..., 0], origin, 1.0)
 
@@ -116,7 +116,7 @@ class ReadingSteps:
         origin: Tensor,
         choice: Tensor,
         uniforms: Callable[[], Tensor],
-    ) -> Taken[Tensor]:
+    ) -> Taken:
         """Extend readings; those of texts that have ended stay as they are."""
         assert isinstance(choices, Ragged)
         (option,) = choices.decided(choice)

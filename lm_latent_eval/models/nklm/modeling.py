@@ -43,11 +43,7 @@ from lm_latent_eval.text.batch import TokenBatch
 
 
 class NKLM(NKLMLayers):
-    """A neural knowledge language model with its proposals and its topics.
-
-    Implements ``LatentLM``, ``LeftToRight`` and ``NextToken`` for p; ``proposal`` gives
-    a matching q.
-    """
+    """A neural knowledge language model with its proposals and its topics."""
 
     config_class = NKLMConfig
     base_model_prefix = "nklm"
@@ -342,7 +338,7 @@ class CopySteps:
         origin: Tensor,
         choice: Tensor,
         uniforms: Callable[[], Tensor],
-    ) -> Taken[Reading]:
+    ) -> Taken:
         """Extend latents by chosen topics or sources."""
         assert isinstance(choices, Ragged)
         first, second = choices.decided(choice)
@@ -356,7 +352,7 @@ class CopySteps:
 
     def draw(
         self, state: Reading, t: int, uniforms: Uniforms, origin: Tensor | None
-    ) -> Drawn[Reading]:
+    ) -> Drawn:
         """Draw the topic, or the source of a word."""
         word = t - self.topics
         u = uniforms(0)[..., TOPIC_LANE] if word < 0 else uniforms(word)[..., 0]
@@ -364,7 +360,7 @@ class CopySteps:
 
 
 @dataclass(frozen=True)
-class NKLMProposal(StepProposal[Encoded, Copies, Reading]):
+class NKLMProposal(StepProposal):
     r"""q(z | x): a topic, then the source of each word.
 
     .. math:: q(z_t \mid z_{<t}, x_{\le t}) = p(z_t \mid z_{<t}, x_{\le t})
@@ -400,9 +396,7 @@ class NKLMProposal(StepProposal[Encoded, Copies, Reading]):
         """Return how many latents of a text a piece follows."""
         return encoded.state.topic.shape[1]
 
-    def latents(
-        self, encoded: Encoded, found: Sampled[Reading] | Found[Reading]
-    ) -> Copies:
+    def latents(self, encoded: Encoded, found: Sampled | Found) -> Copies:
         source, offset = found.columns
         if CopySteps(self, encoded).topics:
             return Copies(source[..., 0], source[..., 1:], offset[..., 1:])

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.inference.streams import invert_cdf
-from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.latent import Beam, Draws, Proposal, Uniforms
 from lm_latent_eval.models.rnng.joint import RNNGJoint, num_words
 from lm_latent_eval.models.rnng.left_to_right import WordByWord
 from lm_latent_eval.models.rnng.trees import (
@@ -249,7 +249,7 @@ class EncodedSpans:
 
 
 @dataclass(frozen=True)
-class CRFProposal:
+class CRFProposal(Proposal):
     """q(z | x): whole trees of whole sentences. Reads the sentence to its end."""
 
     model: RNNGJoint
@@ -261,7 +261,7 @@ class CRFProposal:
         """The proposal for a sentence without its end."""
         return WordByWord(self.model, "adapted", self.temperature)
 
-    def encode(self, batch: TokenBatch) -> EncodedSpans:
+    def encode(self, batch: TokenBatch, after: None = None) -> EncodedSpans:
         """Score the spans of sentences.
 
         Raises:
@@ -277,7 +277,7 @@ class CRFProposal:
 
     def sample(
         self, encoded: EncodedSpans, uniforms: Uniforms, num_samples: int
-    ) -> Draws[Trees]:
+    ) -> Draws:
         steps = range(max(int(encoded.words.max()) - 1, 0))
         numbers = [uniforms(m)[..., 0] for m in steps]
         ends, log_q = sample(encoded.inside, encoded.words, numbers, num_samples)
@@ -291,7 +291,7 @@ class CRFProposal:
 
     def beam(
         self, encoded: EncodedSpans, width: int, log_q: Tensor | None = None
-    ) -> Beam[Trees]:
+    ) -> Beam:
         """Find the ``width`` distinct trees of highest q; every one if they fit.
 
         ``log_q`` is not looked at: whole sentences have nothing before them.

@@ -27,7 +27,6 @@ from lm_latent_eval.models.rnng.joint import Encoded
 from lm_latent_eval.models.rnng.left_to_right import (
     WIDENING,
     StackSteps,
-    Standing,
     WordByWord,
 )
 from lm_latent_eval.models.rnng.trees import Trees, count_ends, from_ends
@@ -36,25 +35,25 @@ from lm_latent_eval.text.words import END
 
 
 @dataclass(frozen=True)
-class FinishedTrees(StepProposal[Encoded, Trees, Standing]):
+class FinishedTrees(StepProposal):
     """q(z | x) of whole trees, whose last step finishes them."""
 
     searches_know_q: ClassVar[bool] = True
     widening: ClassVar[int] = WIDENING
-    left_to_right: WordByWord
+    name: str
+    by_word: WordByWord
     """The proposal for a text that goes on, which draws all steps but the last."""
 
     @property
-    def name(self) -> str:
-        """Its name in options."""
-        return self.left_to_right.name
+    def left_to_right(self) -> WordByWord:
+        return self.by_word
 
     @property
-    def _by_word(self) -> WordByWord:
+    def _finishing(self) -> WordByWord:
         """The proposal of all steps."""
-        return replace(self.left_to_right, finishes=True)
+        return replace(self.by_word, finishes=True)
 
-    def encode(self, batch: TokenBatch) -> Encoded:
+    def encode(self, batch: TokenBatch, after: None = None) -> Encoded:
         """Encode texts with an end word each.
 
         Raises:
@@ -77,12 +76,12 @@ class FinishedTrees(StepProposal[Encoded, Trees, Standing]):
             batch.spelled,
             (targets, length),
         )
-        encoded = self.left_to_right.encode(ended)
+        encoded = self.by_word.encode(ended)
         return replace(encoded, ended=length > 0)
 
     def drawn_steps(self, encoded: Encoded) -> StackSteps:
         """Return the steps, which are drawn and searched alike."""
-        return self._by_word.drawn_steps(encoded)
+        return self._finishing.drawn_steps(encoded)
 
     searched_steps = drawn_steps
 
@@ -90,17 +89,15 @@ class FinishedTrees(StepProposal[Encoded, Trees, Standing]):
         """Return 1: whole texts follow nothing."""
         return 1
 
-    def latents(
-        self, encoded: Encoded, found: Sampled[Standing] | Found[Standing]
-    ) -> Trees:
+    def latents(self, encoded: Encoded, found: Sampled | Found) -> Trees:
         """Return trees over the words."""
-        return _without_end(encoded, self._by_word.latents(encoded, found))
+        return _without_end(encoded, self._finishing.latents(encoded, found))
 
     def beam_and_sample(
         self, encoded: Encoded, width: int, uniforms: Uniforms, num_samples: int
-    ) -> tuple[Beam[Trees], Draws[Trees]]:
-        """Search and draw side by side: see ``FindsAndDraws``."""
-        beam, draws = self._by_word.beam_and_sample(
+    ) -> tuple[Beam, Draws]:
+        """Search and draw side by side: see ``Proposal``."""
+        beam, draws = self._finishing.beam_and_sample(
             encoded, width, uniforms, num_samples
         )
         return (
@@ -113,7 +110,7 @@ class FinishedTrees(StepProposal[Encoded, Trees, Standing]):
         _, length = encoded.batch.on_host
         ends = count_ends(Trees(*fetched(*trees)), length - 1)
         with_end = Trees(ends, ends.new_zeros(ends.shape[:2]))
-        return self._by_word.log_prob(encoded, with_end)
+        return self._finishing.log_prob(encoded, with_end)
 
 
 def _without_end(encoded: Encoded, trees: Trees) -> Trees:

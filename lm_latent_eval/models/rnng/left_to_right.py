@@ -236,7 +236,7 @@ class StackSteps:
 
     def draw(
         self, state: Standing, t: int, uniforms: Uniforms, origin: Tensor | None
-    ) -> Drawn[Standing]:
+    ) -> Drawn:
         """Draw the REDUCEs before word t.
 
         What can come next is listed for all histories, and asked for with ``origin``.
@@ -322,7 +322,7 @@ class StackSteps:
         origin: Tensor,
         choice: Tensor,
         uniforms: Callable[[], Tensor],
-    ) -> Taken[Standing]:
+    ) -> Taken:
         """Reduce; word t is put on the stacks when something is asked of them."""
         text, _ = self.encoded.token(t)
         ahead = self._found(state)
@@ -348,7 +348,7 @@ class StackSteps:
 
 
 @dataclass(frozen=True)
-class WordByWord(StepProposal[Encoded, Trees, Standing]):
+class WordByWord(StepProposal):
     """q(z | x) = prod_t q(z_t | z_<t, x_<=t), over p's own stacks."""
 
     searches_know_q: ClassVar[bool] = True
@@ -386,9 +386,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
         histories: int = encoded.state.row.shape[1]
         return histories
 
-    def latents(
-        self, encoded: Encoded, found: Sampled[Standing] | Found[Standing]
-    ) -> Trees:
+    def latents(self, encoded: Encoded, found: Sampled | Found) -> Trees:
         """Return trees, and remember the stacks that they lead to."""
         (before,) = found.columns
         padding = encoded.batch.targets.shape[1] - before.shape[2]
@@ -410,7 +408,7 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
     def known_log_p(
         self,
         encoded: Encoded,
-        found: Sampled[Standing] | Found[Standing],
+        found: Sampled | Found,
         latents: Trees,
     ) -> Tensor | None:
         """Return log p(x, z_k) of trees that were made last.
@@ -425,8 +423,8 @@ class WordByWord(StepProposal[Encoded, Trees, Standing]):
 
     def beam_and_sample(
         self, encoded: Encoded, width: int, uniforms: Uniforms, num_samples: int
-    ) -> tuple[Beam[Trees], Draws[Trees]]:
-        """Search and draw side by side: see ``FindsAndDraws``."""
+    ) -> tuple[Beam, Draws]:
+        """Search and draw side by side: see ``Proposal``."""
         cut: Best | Fading = Best(width)
         if self.name == "adapted":  # ``prior`` ranks by log q, which tells no share
             cut = Fading(width, torch.zeros(len(encoded.words), dtype=torch.float64))

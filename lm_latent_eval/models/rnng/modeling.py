@@ -23,11 +23,9 @@ from lm_latent_eval.text.counts import sentence_starts
 class RNNG(RNNGJoint):
     """A recurrent neural network grammar with its CRF proposal.
 
-    Implements ``LatentLM``, ``LeftToRight``, ``ReadsOnce``, ``NextToken``,
-    ``SentenceModel`` and ``Enumerable`` for p; ``proposal`` gives a matching q. Of a
-    text with its end word p(x) is the probability of the sentence, of one without that
-    of all sentences that begin so; unless the model has no sentence ends, when whole
-    trees over the text are the sentence.
+    Of a text with its end word p(x) is the probability of the sentence, of one without
+    that of all sentences that begin so; unless the model has no sentence ends, when
+    whole trees over the text are the sentence.
     """
 
     config_class = RNNGConfig
@@ -60,7 +58,7 @@ class RNNG(RNNGJoint):
     def describe(
         self, words: Sequence[str], trees: Trees, decode: Callable[[Sequence[int]], str]
     ) -> Description:
-        """Write a tree in brackets: see ``Describes``."""
+        """Write a tree in brackets: see ``LatentLM``."""
         return described(words, trees)
 
     exact_proposal = "exactly adapted"
@@ -70,7 +68,7 @@ class RNNG(RNNGJoint):
         return num_trees(num_words)
 
     def log_marginal(self, words: Tensor) -> Tensor:
-        """Sum over all trees of texts of one length; see ``Enumerable``.
+        """Sum over all trees of texts of one length; see ``LatentLM``.
 
         The model must be normalised (``only_possible``).
         """
@@ -102,4 +100,4 @@ class RNNG(RNNGJoint):
         if name == "crf":
             return CRFProposal(self, temperature)
         by_word = WordByWord(self, name, temperature)
-        return by_word if self.config.sentence_ends else FinishedTrees(by_word)
+        return by_word if self.config.sentence_ends else FinishedTrees(name, by_word)

@@ -10,9 +10,8 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from lm_latent_eval.devices import fetched
-from lm_latent_eval.inference.interface import searching
 from lm_latent_eval.inference.particles import log_joint
-from lm_latent_eval.latent import Describes, Description, Latents, parts_of, rebuilt
+from lm_latent_eval.latent import Description, parts_of, rebuilt
 from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.texts import Query, Text, naming
@@ -78,7 +77,7 @@ def best_latents(
     with naming(text.query):
         batch = evaluation.collate([text])
         q = proposal.encode(batch)
-        beam = searching(proposal).beam(q, evaluation.options.num_samples)
+        beam = proposal.beam(q, evaluation.options.num_samples)
         log_p = log_joint(model, model.encode(batch), beam) + text.log_spacing
     (log_p, score, *parts), cut = (
         fetched(log_p, beam.score, *parts_of(beam.latents)),
@@ -92,18 +91,6 @@ def best_latents(
             break
         one = rebuilt(beam.latents, [part[:1, k : k + 1] for part in parts])
         value = log_p[k].item()
-        description = describe(evaluation, words, one)
+        description = model.describe(words, one, evaluation.reader.decode)
         found.append(BestLatent(value, math.exp(value - total), not cut, description))
     return BestLatents(text.query.index, words, found)
-
-
-def describe(
-    evaluation: Evaluation, words: Sequence[str], latents: Latents
-) -> Description:
-    """Describe one latent: as its model says, or else by its codes."""
-    model = evaluation.model
-    if isinstance(model, Describes):
-        found: Description = model.describe(words, latents, evaluation.reader.decode)
-        return found
-    codes = [part[0, 0].tolist() for part in parts_of(latents)]
-    return Description(" ".join(map(str, codes)))

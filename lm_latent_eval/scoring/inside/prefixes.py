@@ -34,8 +34,8 @@ from tqdm import tqdm
 
 from lm_latent_eval.estimators import Bound, Estimate, log_evidence
 from lm_latent_eval.inference import Estimator
-from lm_latent_eval.inference.interface import Predicts, Texts, Weighted
-from lm_latent_eval.latent import ReadsAhead
+from lm_latent_eval.inference.interface import Texts, Weighted
+from lm_latent_eval.latent import offers
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
@@ -173,7 +173,7 @@ class Prefixes:
         }
         at_once = partial(self._in_one_search, method, stops)
         for batch in self.evaluation.batches(texts, method.num_samples):
-            if isinstance(self.evaluation.stepwise, ReadsAhead):
+            if offers(self.evaluation.stepwise, "token"):
                 found = self._apart(method, batch, stops)
                 for text in batch:
                     bar.update(len(text.words))
@@ -208,7 +208,7 @@ class Prefixes:
     def _refuted(
         self,
         method: Estimator,
-        piece: Texts[object, object],
+        piece: Texts,
         before: Weighted,
         log_w: Tensor,
     ) -> Tensor:
@@ -236,7 +236,7 @@ class Prefixes:
         ]
         (index,) = torch.tensor(rare).nonzero(as_tuple=True)
         model = self.evaluation.model
-        if not len(index) or not isinstance(model, Predicts):
+        if not len(index) or not offers(model, "next_token"):
             return index
         piece, before = piece.select(index), before.select(index)
         ahead = before.ahead(model, piece.batch.inputs[:, 0], piece.batch.given)
