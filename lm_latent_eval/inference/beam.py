@@ -10,9 +10,8 @@ probability of one latent, a strict lower bound.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,30 +29,16 @@ from lm_latent_eval.inference.particles import (
     as_particles,
     continued,
     encode,
-    fingerprint,
     in_pieces,
-    log_joint,
     with_mark,
 )
-from lm_latent_eval.latent import Beam, LatentLM, Proposal
+from lm_latent_eval.latent import Beam
 
 
 class SearchingEstimator(Estimator):
     """Base class of estimators that search; they read long texts piece by piece."""
 
     searches: ClassVar[bool] = True
-
-    def log_weights(self, texts: Texts) -> Tensor:
-        """Weigh latents of whole texts: see ``Estimator``."""
-        encoded = encode(texts)
-        if encoded is not None:
-            return self.weigh(texts, encoded)
-        begin = Particles.begin(len(texts.keys), texts.batch.inputs.device)
-        return self.extend(texts, begin).log_w
-
-    @abstractmethod
-    def weigh(self, texts: Texts, encoded: tuple[Any, Any]) -> Tensor:
-        """Weigh latents of texts that p and q have read as a whole."""
 
 
 @dataclass(frozen=True)
@@ -77,30 +62,13 @@ class BeamMarginalization(SearchingEstimator):
         """Latents of a text that are held at once: all."""
         return self.num_samples
 
-    def weigh(self, texts: Texts, encoded: tuple[Any, Any]) -> Tensor:
-        """Return log p(x, z) of the latents found, (B, k) float64; -inf: none."""
-        p, q = encoded
-        return self.weighed(texts.model, p, self.found(texts.proposal, q)).log_w
-
-    def found(self, proposal: Proposal, q: Any) -> Beam:
-        """Find latents of whole texts."""
-        return proposal.beam(q, self.num_samples)
-
-    @staticmethod
-    def weighed(model: LatentLM, p: Any, beam: Beam) -> Particles:
-        """Return what was found of whole texts as particles."""
-        log_p = log_joint(model, p, beam)
-        log_p = log_p.masked_fill(beam.score.isneginf(), -torch.inf)
-        path = fingerprint(beam.latents, torch.zeros_like(beam.origin))
-        return Particles(None, None, log_p, beam.score, path)
-
-    def extend(self, texts: Texts, after: Weighted) -> Particles:
+    def extend(self, texts: Texts, after: Weighted | None) -> Particles:
         """Read on: continue the beams of the texts so far over some more tokens."""
 
         def read(piece: Texts, before: Particles) -> Particles:
             return self.read(piece, before)[0]
 
-        return in_pieces(texts, as_particles(after), read)
+        return in_pieces(texts, as_particles(after, texts), read)
 
     def read(self, texts: Texts, before: Particles) -> tuple[Particles, Tensor]:
         """Continue the beams of the texts so far over pieces.
@@ -108,8 +76,9 @@ class BeamMarginalization(SearchingEstimator):
         Returns:
             The latents, and whether any may have been left out, (B,) bool.
         """
-        q = texts.proposal.encode(texts.batch, before.proposal_state)
-        beam = texts.proposal.beam(q, self.num_samples, before.log_q)
+        q = encode(texts.proposal, texts.batch, before.proposal_state)
+        score = None if before.proposal_state is None else before.log_q
+        beam = texts.proposal.beam(q, self.num_samples, score)
         return continued(texts, q, beam, before), was_cut(beam)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
@@ -169,15 +138,9 @@ class Exact(Estimator):
     """How many others would draw."""
     num_samples: int = field(default=1, init=False)
 
-    def log_weights(self, texts: Texts) -> Tensor:
-        """Return log p(x) and the mark of ``Summed``, (B, 2) float64."""
-        summed, proven = _summed(texts)
-        log_p = _BEAM.log_weights(summed)
-        return with_mark(log_p, torch.full_like(log_p[:, 0], not proven).bool())
-
-    def extend(self, texts: Texts, after: Weighted) -> Summed:
+    def extend(self, texts: Texts, after: Weighted | None) -> Summed:
         begun = after if isinstance(after, Summed) else None
-        particles = begun.parts[0] if begun else as_particles(after)
+        particles = begun.parts[0] if begun else as_particles(after, texts)
         summed, proven = _summed(texts)
         found = _BEAM.extend(summed, particles)
         here = torch.full_like(found.log_w[:, 0], not proven).bool()

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.devices import fetched
 from lm_latent_eval.estimators import (
     Bound,
     Estimate,
@@ -49,14 +49,14 @@ from lm_latent_eval.inference.interface import (
 )
 from lm_latent_eval.inference.particles import (
     Gathered,
-    Particles,
     as_particles,
     continued,
+    encode,
     in_pieces,
     with_mark,
 )
 from lm_latent_eval.inference.unfolding import SearchedProposal, Thinning
-from lm_latent_eval.latent import Beam, LatentLM, offers, parts_of, rebuilt
+from lm_latent_eval.latent import offers
 
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
@@ -194,19 +194,6 @@ class DiscreteFilter(SearchingEstimator):
         """Log-weights in an estimate: one a pass."""
         return PASSES
 
-    def log_weights(self, texts: Texts) -> Tensor:
-        """Return the weights of whole texts, see ``Weights``, (B, R + 2 C + 1)."""
-        return super().log_weights(_with_checks(texts))
-
-    def weigh(self, texts: Texts, encoded: tuple[Any, Any]) -> Tensor:
-        """Return the weights of whole texts, which keep no states."""
-        p, q = encoded
-        kept = self._thinned(texts, q, texts.batch.on_host[1])
-        log_p = _log_joint(texts.model, p, kept.beam)
-        path = torch.zeros_like(kept.beam.origin)  # no one asks which latents these are
-        particles = Particles(None, None, log_p, kept.beam.score, path)
-        return Passes((particles,), kept.cut, kept.log_f).log_w
-
     def _thinned(
         self,
         texts: Texts,
@@ -248,20 +235,20 @@ class DiscreteFilter(SearchingEstimator):
         cut = Thinned(tuple(widths), uniforms, within, whole, doubt, factor, checks)
         return proposal.search(q, cut, score)
 
-    def extend(self, texts: Texts, after: Weighted) -> Passes:
+    def extend(self, texts: Texts, after: Weighted | None) -> Passes:
         """Read on: search and thin over some more tokens.
 
         Raises:
             ValueError: If the proposal does not say what its steps are, or cannot stop
                 where the text does.
         """
-        if not offers(texts.proposal, "advance"):
+        if not (texts.whole or offers(texts.proposal, "advance")):
             raise ValueError(
                 f"estimator={self.name}: the proposal {texts.proposal.name!r} reads "
                 "whole texts, and cannot go on after one"
             )
         if not isinstance(after, Passes):  # the beginning
-            begin = as_particles(after)
+            begin = as_particles(after, texts)
             after = Passes((begin,), torch.zeros_like(begin.log_w) > 0, begin.log_w)
         _, words = texts.batch.on_host
 
@@ -273,7 +260,7 @@ class DiscreteFilter(SearchingEstimator):
     def _thin(self, texts: Texts, before: Passes, words: Tensor) -> Passes:
         """Thin pieces, the tokens that follow, and weigh what survives."""
         (old,) = before.parts
-        q = texts.proposal.encode(texts.batch, old.proposal_state)
+        q = encode(texts.proposal, texts.batch, old.proposal_state)
         begun = old.log_q.shape[1] > 1
         score = old.log_q if begun else None
         kept = self._thinned(texts, q, words, score, before.cut)
@@ -341,28 +328,6 @@ class DiscreteFilter(SearchingEstimator):
     def ratio_stderr(self, whole: Tensor, prefix: Tensor) -> float:
         """Return the error of a difference: of as many passes as there are."""
         return stderr_of_few(super().ratio_stderr(whole, prefix), PASSES)
-
-
-def _log_joint(model: LatentLM, encoded: Any, beam: Beam) -> Tensor:
-    """Return log p(x, z) of what survived, nats, (B, K) float64; -inf elsewhere.
-
-    Most places of a text are left over, since others need them.
-    """
-    there = beam.score > -torch.inf
-    if beam.log_p is not None:
-        return beam.log_p.masked_fill(~there, -torch.inf)
-    (used,) = fetched(there)
-    most = max(1, int(used.sum(1).max()))
-    place = used.long().argsort(dim=1, descending=True, stable=True)[:, :most]
-    text = torch.arange(len(place))[:, None]
-    parts = [
-        part[sent(text, part.device), sent(place, part.device)]
-        for part in parts_of(beam.latents)
-    ]
-    found = widened(model.log_joint(encoded, rebuilt(beam.latents, parts)))
-    log_p = wide_zeros(used.shape, found.device)
-    log_p = log_p.scatter(1, sent(place, found.device), found)
-    return log_p.masked_fill(~there, -torch.inf)
 
 
 def _with_checks(texts: Texts) -> Texts:

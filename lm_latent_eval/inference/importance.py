@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -23,8 +24,7 @@ from lm_latent_eval.inference.particles import (
     in_pieces,
     log_joint,
 )
-from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.latent import Draws, LatentLM
+from lm_latent_eval.latent import Draws
 
 DECISIONS = 1 << 21
 """Latent decisions (texts x samples x tokens) held at a time."""
@@ -47,40 +47,41 @@ class ImportanceSampling(Estimator):
     def kept(self) -> int:
         return self.num_samples
 
-    def log_weights(self, texts: Texts) -> Tensor:
-        """Return the log-weights of whole texts in nats, (B, K) float64."""
-        return self.draw(texts, encode(texts))[0]
+    def extend(self, texts: Texts, after: Weighted | None) -> Particles:
+        """Read on: draw the latents of some more tokens and weigh them.
 
-    def draw(
-        self, texts: Texts, encoded: tuple[Any, Any] | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return log-weights and fingerprints of whole texts' latents, (B, K).
-
-        They are drawn in as many rounds as memory asks for, which does not change them.
+        The weights of the particles estimate the probability of the text so far as a
+        prefix.
         """
-        batch_size, num_tokens = texts.batch.targets.shape
-        begin = Particles.begin(batch_size, texts.batch.inputs.device)
-        # Rounds write into one tensor: there may be a million of them.
-        log_w = begin.log_w.new_empty(batch_size, self.num_samples)
-        path = begin.path.new_empty(batch_size, self.num_samples)
-        at_once = self.at_once(batch_size, num_tokens)
-        for k in range(0, self.num_samples, at_once):
-            number = min(at_once, self.num_samples - k)
-            if encoded is None:
-                drawn = self._round(texts, number, k, begin)
-                weights, latents = drawn.log_w, drawn.path
-            else:
-                p, q = encoded
-                draws = texts.proposal.sample(q, texts.streams(number, k), number)
-                weights, latents = self.weights(texts.model, p, draws)
-            log_w[:, k : k + number], path[:, k : k + number] = weights, latents
-        return log_w, path
+        return self.drawn(texts, as_particles(after, texts))
 
-    @staticmethod
-    def weights(model: LatentLM, p: Any, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Return log-weights and fingerprints of whole texts' latents, (B, K)."""
-        log_w = log_joint(model, p, draws) - draws.log_q
-        return log_w, fingerprint(draws.latents, torch.zeros_like(log_w[:, :1]).long())
+    def drawn(self, texts: Texts, begun: Particles, q: Any = None) -> Particles:
+        """Draw and weigh; of whole texts in as many rounds as memory asks for.
+
+        Rounds do not change what is drawn. Texts that are read at once may come with
+        their encoding by the proposal, ``q``.
+        """
+        at_once = self.num_samples
+        if texts.whole:
+            at_once = self.at_once(*texts.batch.targets.shape)
+        rounds = []
+        for first in range(0, self.num_samples, at_once):
+            number = min(at_once, self.num_samples - first)
+            read = partial(_drawn, number=number, first=first, q=q)
+            rounds.append(in_pieces(texts, begun, read))
+        if len(rounds) == 1:
+            return rounds[0]
+        return Particles(
+            None,
+            None,
+            torch.cat([each.log_w for each in rounds], 1),
+            torch.cat([each.log_q for each in rounds], 1),
+            torch.cat([each.path for each in rounds], 1),
+        )
+
+    def read(self, texts: Texts, before: Particles) -> Particles:
+        """Draw the latents of pieces, and weigh them."""
+        return _drawn(texts, before, number=self.num_samples)
 
     @staticmethod
     def at_once(batch_size: int, num_tokens: int) -> int:
@@ -88,42 +89,19 @@ class ImportanceSampling(Estimator):
         texts, tokens = max(1, batch_size), max(1, min(num_tokens, PIECE))
         return max(1, min(DECISIONS // (texts * tokens), ROWS // texts))
 
-    def extend(self, texts: Texts, after: Weighted) -> Particles:
-        """Read on: draw the latents of some more tokens and weigh them.
-
-        The weights of the particles estimate the probability of the text so far as a
-        prefix.
-        """
-        return in_pieces(texts, as_particles(after), self.read)
-
-    def _round(
-        self, texts: Texts, number: int, first: int, begin: Particles
-    ) -> Particles:
-        """Draw some of the latents of long texts, without their last states."""
-        last = texts.batch.targets.shape[1] - PIECE
-
-        def read(piece: Texts, before: Particles) -> Particles:
-            particles = _drawn(piece, piece.streams(number, first), before)
-            if any(start < last for start in piece.starts):
-                return particles
-            return replace(particles, model_state=None, proposal_state=None)
-
-        return in_pieces(texts, begin, read)
-
-    def read(self, texts: Texts, before: Particles) -> Particles:
-        """Draw the latents of pieces, and weigh them."""
-        return _drawn(texts, texts.streams(self.num_samples), before)
-
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from log-weights (K,)."""
         return Estimate.from_log_weights(log_w, num_tokens=num_tokens)
 
 
-def _drawn(texts: Texts, streams: Streams, before: Particles) -> Particles:
-    """Go on with as many latents of pieces as there are random numbers for."""
+def _drawn(
+    texts: Texts, before: Particles, *, number: int, first: int = 0, q: Any = None
+) -> Particles:
+    """Go on with some of the latents of pieces, the ``first`` and those after it."""
     p = before.encoded(texts.model, texts.batch, before.model_state)
-    q = texts.proposal.encode(texts.batch, before.proposal_state)
-    draws = texts.proposal.sample(q, streams, streams.num_samples)
+    if q is None:
+        q = encode(texts.proposal, texts.batch, before.proposal_state)
+    draws = texts.proposal.sample(q, texts.streams(number, first), number)
     return weighed(texts, p, q, draws, before)
 
 
@@ -139,8 +117,8 @@ def weighed(texts: Texts, p: Any, q: Any, draws: Draws, before: Particles) -> Pa
     """
     log_w = log_joint(texts.model, p, draws) - draws.log_q
     return Particles(
-        texts.model.advance(p, draws.latents),
-        texts.proposal.advance(q, draws.latents),
+        None if texts.whole else texts.model.advance(p, draws.latents),
+        None if texts.whole else texts.proposal.advance(q, draws.latents),
         before.log_w + log_w,
         before.log_q + draws.log_q,
         fingerprint(draws.latents, before.path),

@@ -27,11 +27,14 @@ class Texts:
     """The key of each text's random numbers (``stream_key``)."""
     starts: Sequence[int] = ()
     """How many tokens each text had before; none given: none has any."""
+    whole: bool = False
+    """Whether nothing follows: then no state after the tokens is asked for."""
 
     def piece(self, start: int, end: int, ahead: int = 0) -> Texts:
         """Return some of the tokens, as ``TokenBatch.piece`` does."""
         starts = [before + start for before in self.starts or [0] * len(self.keys)]
-        return replace(self, batch=self.batch.piece(start, end, ahead), starts=starts)
+        batch = self.batch.piece(start, end, ahead)
+        return replace(self, batch=batch, starts=starts, whole=False)
 
     def select(self, index: Tensor) -> Texts:
         """Pick texts, by their numbers on the host."""
@@ -42,7 +45,7 @@ class Texts:
 
     def by(self, proposal: Proposal) -> Texts:
         """Return the texts with another proposal."""
-        return Texts(self.model, proposal, self.batch, self.keys, self.starts)
+        return replace(self, proposal=proposal)
 
     def streams(self, num_samples: int, first: int = 0) -> Streams:
         """Return the random numbers of K samples a text."""
@@ -124,21 +127,22 @@ class Estimator(ABC):
         """Log-weights in an estimate."""
         return 0
 
-    @abstractmethod
     def log_weights(self, texts: Texts, /) -> Tensor:
-        """Weigh latents of whole texts.
+        """Weigh latents of whole texts: of tokens that follow and precede nothing.
 
         Returns:
             Nats of shape (B, number of latents), float64, as ``estimate`` reads them.
         """
+        return self.extend(replace(texts, whole=True), None).log_w
 
     @abstractmethod
-    def extend(self, texts: Texts, after: Weighted, /) -> Weighted:
+    def extend(self, texts: Texts, after: Weighted | None, /) -> Weighted:
         """Read on: weigh latents of some more tokens.
 
         Args:
             texts: The tokens that follow; model and proposal go from left to right.
-            after: The texts so far: ``Particles.begin``, or what this has returned.
+            after: The texts so far, as this has returned them; None, or
+                ``Particles.begin``: there is nothing.
         """
 
     @abstractmethod
@@ -237,7 +241,11 @@ class WholeTextEstimator(Estimator):
 
     num_samples: int
 
-    def extend(self, texts: Texts, after: Weighted) -> NoReturn:
+    @abstractmethod
+    def log_weights(self, texts: Texts) -> Tensor:
+        """Weigh latents of whole texts, see ``Estimator``."""
+
+    def extend(self, texts: Texts, after: Weighted | None) -> NoReturn:
         """Refuse to read on.
 
         Raises:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ from lm_latent_eval.inference.beam import (
     SearchingEstimator,
     was_cut,
 )
-from lm_latent_eval.inference.importance import ImportanceSampling
+from lm_latent_eval.inference.importance import ImportanceSampling, weighed
 from lm_latent_eval.inference.interface import (
     Texts,
     Weighted,
@@ -52,8 +52,10 @@ from lm_latent_eval.inference.particles import (
     Gathered,
     Particles,
     as_particles,
+    continued,
     in_pieces,
     is_in,
+    read_at_once,
     with_mark,
 )
 from lm_latent_eval.latent import Proposal
@@ -141,38 +143,16 @@ class Mixed(SearchingEstimator):
         """Log-weights in an estimate: of the draws."""
         return self.sampling.num_samples
 
-    def weigh(self, texts: Texts, encoded: tuple[Any, Any]) -> Tensor:
-        """Return the weights of whole texts, see ``Population``, (B, N + 2 W + 1).
+    def extend(self, texts: Texts, after: Weighted | None) -> Population:
+        """Read on: search and draw over some more tokens.
 
         Texts that are read in pieces are not checked: what was found of one of several
         pieces is all that is known of it when the next one begins.
         """
-        (p, q), searcher = encoded, self.searcher
-        model, proposal = texts.model, texts.proposal
-        at_once = self.sampling.at_once(*texts.batch.targets.shape)
-        number = self.sampling.num_samples
-        if searcher is not None:
-            beam = self.search.found(searcher, searcher.encode(texts.batch))
-            log_w, path = self.sampling.draw(texts, encoded)
-        elif number <= at_once:
-            width, streams = self.search.num_samples, texts.streams(number)
-            beam, draws = proposal.beam_and_sample(q, width, streams, number)
-            log_w, path = self.sampling.weights(model, p, draws)
-        else:
-            beam = self.search.found(proposal, q)
-            log_w, path = self.sampling.draw(texts, encoded)
-        found, log_q = self.search.weighed(model, p, beam), beam.log_q
-        drawn = Particles(None, None, log_w, log_w, path)
-        if searcher is not None or log_q is None:
-            log_q = proposal.log_prob(q, beam.latents)
-        weights = found.log_w - log_q
-        weights = weights.masked_fill(found.log_w.isneginf(), -torch.inf)
-        return Population((found, drawn), was_cut(beam), weights).log_w
-
-    def extend(self, texts: Texts, after: Weighted) -> Population:
-        """Read on: search and draw over some more tokens."""
         if not isinstance(after, Population):  # the beginning
-            begin = as_particles(after)
+            begin = as_particles(after, texts)
+            if texts.whole and read_at_once(texts):
+                return self._checked(texts, begin)
             after = Population((begin, begin), begin.log_w[:, 0] < 0)
         searcher = (self.searcher or texts.proposal).left_to_right
 
@@ -183,6 +163,31 @@ class Mixed(SearchingEstimator):
             return Population((found, drawn), before.cut | cut)
 
         return in_pieces(texts, after, read)
+
+    def _checked(self, texts: Texts, begin: Particles) -> Population:
+        """Search and draw of whole texts, and ask how probable q makes what is found.
+
+        Both use one encoding of the model's.
+        """
+        proposal, width = texts.proposal, self.search.num_samples
+        begin = replace(begin, read=texts.model.encode(texts.batch))
+        number, q = self.sampling.num_samples, proposal.encode(texts.batch)
+        searcher = self.searcher or proposal
+        at_once = self.sampling.at_once(*texts.batch.targets.shape)
+        if searcher is proposal and number <= at_once:
+            streams = texts.streams(number)
+            beam, draws = proposal.beam_and_sample(q, width, streams, number)
+            drawn = weighed(texts, begin.read, q, draws, begin)
+        else:
+            of_searcher = q if searcher is proposal else searcher.encode(texts.batch)
+            beam = searcher.beam(of_searcher, width)
+            drawn = self.sampling.drawn(texts, begin, q)
+        found, log_q = continued(texts, q, beam, begin), beam.log_q
+        if searcher is not proposal or log_q is None:
+            log_q = proposal.log_prob(q, beam.latents)
+        weights = found.log_w - log_q
+        weights = weights.masked_fill(found.log_w.isneginf(), -torch.inf)
+        return Population((found, drawn), was_cut(beam), weights)
 
     def found(self, log_w: Tensor) -> Tensor:
         """Return the logarithm of the sum over B: a strict lower bound, nats."""

@@ -24,9 +24,11 @@ from lm_latent_eval.latent import (
     Draws,
     LatentLM,
     Latents,
+    Reader,
     State,
     offers,
     parts_of,
+    rebuilt,
 )
 from lm_latent_eval.text.batch import TokenBatch
 
@@ -109,7 +111,7 @@ class Particles:
             after: ``model_state``, or a choice of its latents.
         """
         if self.read is None:
-            return model.encode(piece, after)
+            return encode(model, piece, after)
         return model.encode_again(self.read, piece, after)
 
 
@@ -188,14 +190,15 @@ def not_negligible(mass: Tensor) -> Tensor:
     return order[(rest > NEGLIGIBLE) & (sorted_mass > 0)].sort().values
 
 
-def encode(texts: Texts) -> tuple[Any, Any] | None:
-    """Encode whole texts for p and q; None where they are read piece by piece."""
-    both = texts.model, texts.proposal
-    if texts.batch.targets.shape[1] > PIECE and all(
-        offers(who, "advance") for who in both
-    ):
-        return None
-    return texts.model.encode(texts.batch), texts.proposal.encode(texts.batch)
+def encode(who: Reader, batch: TokenBatch, after: Any) -> Any:
+    """Encode pieces; what reads whole texts alone knows of no state."""
+    return who.encode(batch) if after is None else who.encode(batch, after)
+
+
+def read_at_once(texts: Texts) -> bool:
+    """Whether texts are read in one piece: short ones, and those that have to be."""
+    short = texts.batch.targets.shape[1] <= PIECE
+    return short or not all(offers(o, "advance") for o in (texts.model, texts.proposal))
 
 
 def log_joint(model: LatentLM, encoded: Any, latents: Draws | Beam) -> Tensor:
@@ -216,42 +219,73 @@ def continued(texts: Texts, q: Any, beam: Beam, before: Particles) -> Particles:
     """
     model, proposal, piece = texts.model, texts.proposal, texts.batch
     p_state, q_state = before.model_state, before.proposal_state
-    if p_state is not None and q_state is not None:
+    if p_state is None or q_state is None:
+        p = before.encoded(model, piece, None)
+        log_p = _log_joint_of_used(model, p, beam)
+    else:
         (origin,) = fetched(beam.origin)
         p_state, q_state = p_state.resample(origin), q_state.resample(origin)
         q = proposal.encode_again(q, piece, q_state)
-    p = before.encoded(model, piece, p_state)
-    log_p = log_joint(model, p, beam) + before.log_w.gather(1, beam.origin)
+        p = before.encoded(model, piece, p_state)
+        log_p = log_joint(model, p, beam)
+    log_p = log_p + before.log_w.gather(1, beam.origin)
     return Particles(
-        model.advance(p, beam.latents),
-        proposal.advance(q, beam.latents),
+        None if texts.whole else model.advance(p, beam.latents),
+        None if texts.whole else proposal.advance(q, beam.latents),
         log_p.masked_fill(beam.score.isneginf(), -torch.inf),
         beam.score,
         fingerprint(beam.latents, before.path.gather(1, beam.origin)),
     )
 
 
-def as_particles(texts: Weighted) -> Particles:
-    """Return the texts read so far, which must be particles.
+def _log_joint_of_used(model: LatentLM, encoded: Any, beam: Beam) -> Tensor:
+    """Return log p(x, z) of what was found, nats, (B, K) float64; 0 elsewhere.
+
+    Most places of a text may be left over, since others need them.
+    """
+    if beam.log_p is not None:
+        return beam.log_p
+    (used,) = fetched(beam.score > -torch.inf)
+    most = max(1, int(used.sum(1).max()))
+    place = used.long().argsort(dim=1, descending=True, stable=True)[:, :most]
+    text = torch.arange(len(place))[:, None]
+    parts = [
+        part[sent(text, part.device), sent(place, part.device)]
+        for part in parts_of(beam.latents)
+    ]
+    found = widened(model.log_joint(encoded, rebuilt(beam.latents, parts)))
+    log_p = wide_zeros(used.shape, found.device)
+    return log_p.scatter(1, sent(place, found.device), found)
+
+
+def as_particles(after: Weighted | None, texts: Texts) -> Particles:
+    """Return what was read before texts, which must be particles; None: nothing was.
 
     Raises:
-        TypeError: If another estimator has read them.
+        TypeError: If another estimator has read it.
     """
-    if not isinstance(texts, Particles):
-        raise TypeError(f"expected Particles to go on with; got {type(texts).__name__}")
-    return texts
+    if after is None:
+        return Particles.begin(len(texts.keys), texts.batch.inputs.device)
+    if not isinstance(after, Particles):
+        raise TypeError(f"expected Particles to go on with; got {type(after).__name__}")
+    return after
 
 
 def in_pieces(texts: Texts, state: T, read: Callable[[Texts, T], T]) -> T:
-    """Read texts in pieces of at most ``PIECE`` tokens.
+    """Read texts in pieces of at most ``PIECE`` tokens, where they can be cut.
 
     Args:
         texts: B texts, which go on after ``state``.
         state: The state before them.
         read: Returns the state after a piece, given that before it.
     """
-    for at in range(0, max(texts.batch.targets.shape[1], 1), PIECE):
-        state = read(texts.piece(at, at + PIECE, AHEAD), state)
+    if read_at_once(texts):
+        return read(texts, state)
+    num_tokens = texts.batch.targets.shape[1]
+    for at in range(0, num_tokens, PIECE):
+        piece = texts.piece(at, at + PIECE, AHEAD)
+        ends = texts.whole and at + PIECE >= num_tokens
+        state = read(replace(piece, whole=ends), state)
     return state
 
 

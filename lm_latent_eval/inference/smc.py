@@ -75,16 +75,10 @@ class ParticleFilter(Estimator):
         """R: as many as leave ten particles each, and no more than ten."""
         return chains_of(self.num_samples, self.name, "filters")
 
-    def log_weights(self, texts: Texts) -> Tensor:
-        """Return log-weights of whole texts in nats, (B, K) float64.
+    def extend(self, texts: Texts, after: Weighted | None) -> Particles:
+        """Read on, token by token.
 
         The mean of the weights of a filter's particles is its Z_r.
-        """
-        begin = Particles.begin(len(texts.keys), texts.batch.inputs.device)
-        return self.extend(texts, begin).log_w
-
-    def extend(self, texts: Texts, after: Weighted) -> Particles:
-        """Read on, token by token.
 
         A proposal that reads ahead does so to the end of the batch, ``PIECE`` tokens at
         a time: of a text to its end, and of a context to where it stops.
@@ -102,7 +96,7 @@ class ParticleFilter(Estimator):
                 f"estimator=smc: the proposal {texts.proposal.name!r} reads whole "
                 "texts at once; name one that goes from left to right"
             )
-        begun, size = as_particles(after), (len(texts.keys), self.num_samples)
+        begun, size = as_particles(after, texts), (len(texts.keys), self.num_samples)
         begun = replace(  # the empty text has one
             begun,
             log_w=begun.log_w.expand(size),

@@ -40,9 +40,9 @@ from lm_latent_eval.inference.mixed import Mixed, Population
 from lm_latent_eval.inference.particles import (
     PIECE,
     Particles,
-    encode,
     fingerprint,
     is_in,
+    read_at_once,
 )
 from lm_latent_eval.inference.streams import Streams, invert_cdf
 from lm_latent_eval.latent import LatentLM, Latents, Proposal, parts_of, rebuilt
@@ -214,18 +214,20 @@ def upper_bound(text: Texts, method: Mixed, latents: Latents) -> float:
     Raises:
         ValueError: If the text is too long to be read at once.
     """
-    encoded = encode(text)
-    if encoded is None:
+    if not read_at_once(text):
         raise ValueError("the text is read in pieces: draw shorter ones")
-    (p, q), model, proposal = encoded, text.model, text.proposal
-    found = method.search.weighed(model, p, method.search.found(proposal, q))
-    log_w, path = method.sampling.draw(text, encoded)
-    own = fingerprint(latents, torch.zeros_like(path[:, :1]))
+    model, proposal, whole = text.model, text.proposal, replace(text, whole=True)
+    found = method.search.extend(whole, None)
+    drawn = method.sampling.extend(whole, None)
+    own = fingerprint(latents, torch.zeros_like(drawn.path[:, :1]))
     if not bool(is_in(own, found.path, ~found.log_q.isneginf())):
+        p, q = model.encode(text.batch), proposal.encode(text.batch)
         weight = widened(model.log_joint(p, latents)) - proposal.log_prob(q, latents)
-        log_w = torch.cat([weight, log_w[:, 1:]], -1)
-        path = torch.cat([own, path[:, 1:]], -1)
-    drawn = Particles(None, None, log_w, log_w, path)
+        drawn = replace(
+            drawn,
+            log_w=torch.cat([weight, drawn.log_w[:, 1:]], -1),
+            path=torch.cat([own, drawn.path[:, 1:]], -1),
+        )
     unknown = torch.ones(1, dtype=torch.bool)
     weights = method.unbiased(Population((found, drawn), unknown).log_w)
     return log_evidence(weights).item()

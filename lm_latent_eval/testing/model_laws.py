@@ -194,22 +194,22 @@ def latents_are_told_apart(case: Case, name: str) -> None:
     whole = case.whole(texts, proposal)
     p, q = case.model.encode(whole.batch), proposal.encode(whole.batch)
     draws = proposal.sample(q, whole.streams(50), 50)
-    drawn = particles.fingerprint(draws.latents)
+    drawn = fingerprint(draws.latents)
     log_w = widened(case.model.log_joint(p, draws.latents)) - draws.log_q
     _known_is_true(case, proposal, (p, q), draws, ~log_w.isnan(), name)
-    every = BeamMarginalization(max(len(case.log_joint(text)) for text in texts))
+    every = max(len(case.log_joint(text)) for text in texts)
     for other in case.proposals:
         searcher = case.proposal(other)
         encoded = p, searcher.encode(whole.batch)
-        beam = every.found(searcher, encoded[1])
-        found = every.weighed(case.model, p, beam)
+        beam = searcher.beam(encoded[1], every)
+        prints = fingerprint(beam.latents)
         used, what = beam.score > -torch.inf, f"what {other} finds"
         _known_is_true(case, searcher, encoded, beam, used, what)
         log_q = proposal.log_prob(q, beam.latents)
         for b, text in enumerate(texts):
             what = f"{name}, of {text}: a latent that {other} finds"
-            known = found.log_q[b] > -torch.inf
-            paths = found.path[b, known].tolist()
+            known = used[b]
+            paths = prints[b, known].tolist()
             hold(len({*paths}) == len(paths), f"{what} is equal to another")
             possible = {*drawn[b, log_w[b] > -torch.inf].tolist()}
             hold(
