@@ -186,10 +186,9 @@ class Backend(LM):
                     )
         score = self._scorer.score_texts
         answers = self._answers(requests, "loglikelihood_rolling", score)
-        finished = self._finished(requests, answers)
         return [
             of_whole_text(request.args, scored)
-            for request, scored in zip(requests, finished, strict=True)
+            for request, scored in zip(requests, answers, strict=True)
         ]
 
     def loglikelihood(
@@ -200,11 +199,9 @@ class Backend(LM):
         Greedy are those that are the argmax of the estimated next-token marginals.
         """
         score = self._scorer.score_continuations
-        answers = self._answers(requests, "loglikelihood", score)
-        finished = self._finished(requests, answers)
         return [
             (scored, isinstance(scored, ScoredFloat) and bool(scored.answer.is_greedy))
-            for scored in finished
+            for scored in self._answers(requests, "loglikelihood", score)
         ]
 
     def generate_until(
@@ -233,11 +230,16 @@ class Backend(LM):
 
     def _answers(
         self, requests: list[Instance], kind: str, score: Score
-    ) -> dict[int, Scored]:
-        """Answer requests of a kind; in several processes all of them together.
+    ) -> list[Scored]:
+        """Answer requests of a kind, and take answers into the run's diagnostics.
 
-        A cache is a process's own and knows the answers to its share of lm-eval's, so
-        with one each process keeps to that: those whose cache knows all never call.
+        In several processes all of them answer together. A cache is a process's own and
+        knows the answers to its share of lm-eval's, so with one each process keeps to
+        that: those whose cache knows all never call.
+
+        Raises:
+            MissedTextsError: If a text has no number, and nobody evaluates tasks who
+                would be told so at the end.
         """
         asked = [
             Request(
@@ -272,27 +274,14 @@ class Backend(LM):
                     if greedy is None
                     else (scored, greedy),
                 )
-        return {n: answers[place] for n, place in enumerate(places)}
-
-    def _finished(
-        self, requests: list[Instance], answers: dict[int, Scored]
-    ) -> list[Scored]:
-        """Return answers in their order, and take them into the run's diagnostics.
-
-        Raises:
-            MissedTextsError: If a text has no number, and nobody evaluates tasks who
-                would be told so at the end.
-        """
-        ordered = [answers[i] for i in range(len(requests))]
         self._unreported += [
             scored.answer.without_weights()
-            for n, (scored, place) in enumerate(
-                zip(ordered, self._places(requests), strict=True)
-            )
-            if place == n and isinstance(scored, ScoredFloat)
+            for scored in (answers[request.query.index] for request in needed)
+            if isinstance(scored, ScoredFloat)
         ]
         if self.world_size == 1:
             self._report()
+        ordered = [answers[place] for place in places]
         lost = [scored for scored in ordered if isinstance(scored, MissedFloat)]
         if lost and not running_tasks() and not is_component():
             raise error_of(lost, len(ordered))

@@ -136,25 +136,6 @@ Keep = Callable[[Request, ScoredFloat], None]
 """Callback of each answer, in the process that finds it, as soon as it is found."""
 
 
-def answered(
-    requests: Sequence[Request], score: Score, keep: Keep
-) -> Iterator[tuple[Request, Scored]]:
-    """Yield requests with their answers, as soon as they are found and kept.
-
-    Those that have no number come last.
-    """
-    queries = [replace(r.query, index=n) for n, r in enumerate(requests)]
-    try:
-        for answer in score(queries):
-            request = requests[answer.index]
-            scored = request.answered(answer)
-            keep(request, scored)
-            yield request, scored
-    except MissedTextsError as err:
-        for n, name in err.names.items():
-            yield requests[n], MissedFloat(name, err.why)
-
-
 def shared(
     requests: Sequence[Request], processes: Processes, score: Score, keep: Keep
 ) -> Iterator[tuple[Request, Scored]]:
@@ -168,18 +149,29 @@ def shared(
 
     Yields:
         This process's requests with their answers; in several processes none before
-        all are found.
+        all are found. Those that have no number come last.
     """
-    if processes.world_size == 1:
-        yield from answered(requests, score, keep)
-        return
-    own = [replace(request, owner=processes.rank) for request in requests]
-    share = balanced(processes.gather(own), processes.world_size)[processes.rank]
+    alone = processes.world_size == 1
+    if not alone:
+        own = [replace(request, owner=processes.rank) for request in requests]
+        requests = balanced(processes.gather(own), processes.world_size)[processes.rank]
+    queries = [replace(r.query, index=n) for n, r in enumerate(requests)]
     found: list[list[tuple[Request, Scored]]] = [
         [] for _ in range(processes.world_size)
     ]
-    for request, scored in answered(share, score, keep):
-        found[request.owner].append((request, scored))
+    try:
+        for answer in score(queries):
+            request = requests[answer.index]
+            scored = request.answered(answer)
+            keep(request, scored)
+            if alone:
+                yield request, scored
+            else:
+                found[request.owner].append((request, scored))
+    except MissedTextsError as err:
+        for n, name in err.names.items():
+            request = requests[n]
+            found[request.owner].append((request, MissedFloat(name, err.why)))
     given = [processes.gather_object(part, rank) for rank, part in enumerate(found)]
     for part in given[processes.rank] or ():
         yield from part

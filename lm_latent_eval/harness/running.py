@@ -1,8 +1,5 @@
 """State of the running ``simple_evaluate`` call, and its end if texts lack numbers.
 
-lm-eval tells a model neither where results go nor what its cache has answered for it.
-The function that runs knows both, and they are read from there.
-
 Where a backend raises, lm-eval writes nothing: neither results nor the sample log of
 the texts that were scored. So such texts are answered by ``MissedFloat``, and the error
 comes last. lm-eval asks for the model's description when all is counted; what it would
@@ -238,7 +235,11 @@ def accuracies(
 
 
 def evaluation() -> dict[str, Any]:
-    """Return the local variables of a running ``simple_evaluate``; {} without one."""
+    """Return the local variables of a running ``simple_evaluate``; {} without one.
+
+    They are read from its frame: lm-eval tells a model neither where results go, nor
+    which tasks run, nor what its cache has answered for it. Nothing else reads frames.
+    """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if (

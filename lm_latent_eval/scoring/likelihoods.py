@@ -26,7 +26,7 @@ from lm_latent_eval.latent import offers
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import announce, is_much, recommend
 from lm_latent_eval.scoring.evaluation import Evaluation
-from lm_latent_eval.scoring.texts import Text, naming
+from lm_latent_eval.scoring.texts import Text, named
 from lm_latent_eval.text.batch import TokenBatch
 
 UNSEEN = tqdm(total=0, disable=True)
@@ -63,7 +63,12 @@ class WholeTexts:
         groups = list(self.evaluation.budget.spend(worded, self._pilot))
         words = sum(_num_words(group) for _, group in groups)
         with self.evaluation.bar(words, "words") as bar:
-            yield from self._estimates(groups, missed, bar)
+            spent: dict[str, int] = {}
+            for method, group in groups:
+                for text, log_w in self.draw(method, group, "", bar):
+                    spent.setdefault(text.name, self.evaluation.budget.pilot)
+                    with missed.aside(text.query):
+                        yield self._part(method, text, log_w, spent, bar)
 
     @property
     def _bounds_both(self) -> bool:
@@ -75,16 +80,6 @@ class WholeTexts:
         """Weigh texts in a pilot, and show progress."""
         with self.evaluation.bar(_num_words(texts), "words of pilots") as bar:
             yield from self.draw(method, texts, purpose, bar)
-
-    def _estimates(
-        self, groups: list[tuple[Estimator, list[Text]]], missed: Missed, bar: tqdm
-    ) -> Iterator[tuple[Text, Answer]]:
-        spent: dict[str, int] = {}
-        for method, group in groups:
-            for text, log_w in self.draw(method, group, "", bar):
-                spent.setdefault(text.name, self.evaluation.budget.pilot)
-                with missed.aside(text.query):
-                    yield self._part(method, text, log_w, spent, bar)
 
     def _part(
         self,
@@ -140,16 +135,13 @@ class WholeTexts:
         self, method: Estimator, purpose: str, texts: Sequence[Text]
     ) -> Tensor:
         """Weigh the latents of whole texts, (B, K), on the CPU."""
-
-        def weigh(some: Sequence[Text]) -> Tensor:
-            return method.log_weights(self.evaluation.whole(some, purpose)).cpu()
-
         try:
-            return weigh(texts)
-        except ValueError:
+            return method.log_weights(self.evaluation.whole(texts, purpose)).cpu()
+        except ValueError as err:
+            if len(texts) == 1:
+                raise named(texts[0].query, err) from err
             for text in texts:  # whose fault is it?
-                with naming(text.query):
-                    weigh([text])
+                self._log_weights(method, purpose, [text])
             raise
 
     def _recommend(self, texts: list[Text]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -216,11 +216,7 @@ class Scorer:
             MissedTextsError: At the end, if an estimator found no latent of a text.
             ValueError: If a text cannot be scored; the error names the query.
         """
-        texts = [text for query in queries for text in self.cut.whole(query)]
-        self._check(texts)
-        missed = Missed(queries)
-        yield from self._whole_queries(self.whole_texts.parts(texts, missed), texts)
-        missed.tell()
+        return self._answers(queries, self.cut.whole, self.whole_texts.parts)
 
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Yield log p-hat of texts after their contexts, as they are found.
@@ -231,12 +227,8 @@ class Scorer:
         """
         if self.options.bounds == "both" and queries:
             logger.warning("bounds: no effect on continuations, which nothing bounds")
-        texts = [text for query in queries for text in self.cut.continuation(query)]
-        self._check(texts)
-        missed = Missed(queries)
-        parts = Continuations(self.evaluation).parts(texts, missed)
-        yield from self._whole_queries(parts, texts)
-        missed.tell()
+        parts = Continuations(self.evaluation).parts
+        return self._answers(queries, self.cut.continuation, parts)
 
     def score_regions(
         self, texts: Sequence[Regions]
@@ -298,13 +290,19 @@ class Scorer:
         )
         self._trusted = True
 
-    def _whole_queries(
-        self, parts: Iterable[tuple[Text, Answer]], texts: Iterable[Text]
+    def _answers(
+        self,
+        queries: Sequence[Query],
+        cut: Callable[[Query], list[Text]],
+        estimated: Callable[[list[Text], Missed], Iterator[tuple[Text, Answer]]],
     ) -> Iterator[Answer]:
-        """Put the sentences of each query together, as soon as all are there."""
+        """Cut queries into sentences, and put the answers of each together."""
+        texts = [text for query in queries for text in cut(query)]
+        self._check(texts)
+        missed = Missed(queries)
         missing = Counter(text.query.index for text in texts)
         found: dict[int, dict[int, Answer]] = {}
-        for text, part in parts:
+        for text, part in estimated(texts, missed):
             query = text.query
             together = found.setdefault(query.index, {})
             together[text.sentence] = part
@@ -321,3 +319,4 @@ class Scorer:
                 )
                 stream = f"{self.options.seed}/{query.name}"
                 yield replace(answer, estimate=estimate, stream=stream)
+        missed.tell()
