@@ -24,7 +24,7 @@ export UV_TORCH_BACKEND ?= cpu
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly docs crash fuzz mutate oldest newest next published worlds lint release-check clean
+.PHONY: help demo test quick nightly docs crash fuzz mutate oldest newest next published worlds lint release-check clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,13 @@ demo: $(stamp) ## Score the demonstration with stock lm_eval, and explain the nu
 
 test: lint docs $(ngram) ## Lint, check types, build the documentation, run every test.
 	$(bin)/pytest $(PYTEST_ARGS)
+
+# The rooms that differ from main, as ROOM names them: lm_latent_eval/ROOM and its tests.
+ROOM ?= $(sort $(basename $(shell git diff --name-only main -- lm_latent_eval tests | cut -d/ -f2)))
+tests_of_rooms = $(wildcard $(foreach room,$(ROOM),tests/$(room) tests/$(room).py tests/test_$(room).py))
+
+quick: lint ## Lint, check types, and test the rooms that differ from main, or those of ROOM="a b".
+	$(if $(tests_of_rooms),$(bin)/pytest $(PYTEST_ARGS) $(tests_of_rooms),@echo "no room of main has changed")
 
 nightly: $(ngram) ## Run what takes long: kills, wheels, browsers, processes, lm-eval's next line.
 	$(bin)/pytest $(PYTEST_ARGS) -m nightly
