@@ -35,14 +35,8 @@ from lm_latent_eval.inference.particles import (
 from lm_latent_eval.latent import Beam
 
 
-class SearchingEstimator(Estimator):
-    """Base class of estimators that search; they read long texts piece by piece."""
-
-    searches: ClassVar[bool] = True
-
-
 @dataclass(frozen=True)
-class BeamMarginalization(SearchingEstimator):
+class BeamMarginalization(Estimator):
     """The k distinct latents of high q, summed: a strict lower bound of p(x).
 
     Source: Logan et al. (2020), section 5.
@@ -53,6 +47,7 @@ class BeamMarginalization(SearchingEstimator):
         "beam marginalization: latents found by the {proposal} proposal are summed"
     )
     bound: ClassVar[Bound] = Bound.STRICT_LOWER
+    searches: ClassVar[bool] = True
     seeded: ClassVar[bool] = False
     num_samples: int
     """k, the width of the beam."""

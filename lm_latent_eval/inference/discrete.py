@@ -40,9 +40,9 @@ from lm_latent_eval.estimators import (
     log_evidence,
     stderr_of_log_normal,
 )
-from lm_latent_eval.inference.beam import SearchingEstimator
 from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.interface import (
+    Estimator,
     Texts,
     Weighted,
     stderr_of_few,
@@ -147,7 +147,7 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DiscreteFilter(SearchingEstimator):
+class DiscreteFilter(Estimator):
     """Five unbiased passes over K histories, and narrower ones that check them."""
 
     name: ClassVar[str] = "dpf"
@@ -157,6 +157,7 @@ class DiscreteFilter(SearchingEstimator):
         "are five)"
     )
     checks: ClassVar[bool] = True
+    searches: ClassVar[bool] = True
     own_proposal: ClassVar[bool] = True
     num_samples: int
     """K, histories of all passes together."""

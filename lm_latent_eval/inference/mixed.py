@@ -40,11 +40,11 @@ from lm_latent_eval.estimators import (
 )
 from lm_latent_eval.inference.beam import (
     BeamMarginalization,
-    SearchingEstimator,
     was_cut,
 )
 from lm_latent_eval.inference.importance import ImportanceSampling, weighed
 from lm_latent_eval.inference.interface import (
+    Estimator,
     Texts,
     Weighted,
 )
@@ -101,7 +101,7 @@ def divided(log_w: Tensor, num_draws: int) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 @dataclass(frozen=True)
-class Mixed(SearchingEstimator):
+class Mixed(Estimator):
     """K latents: some are found by beam search, others drawn; unbiased for p(x)."""
 
     name: ClassVar[str] = "mixed"
@@ -110,6 +110,7 @@ class Mixed(SearchingEstimator):
         "the {proposal} proposal at temperature {temperature:g}, seed {seed}"
     )
     checks: ClassVar[bool] = True
+    searches: ClassVar[bool] = True
     num_samples: int
     """K, found and drawn together."""
     searcher: Proposal | None = field(default=None, compare=False, repr=False)
