@@ -1,17 +1,18 @@
 """Particle filters: unbiased whatever is resampled, and the same in any company."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 from scipy.stats import binom
 from scipy.stats import t as student
+from torch.distributions import Normal
 
 from lm_latent_eval.estimators import Bound, log_evidence
 from lm_latent_eval.inference import ParticleFilter, smc
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.models.real_latents import NormalProposal
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.words import END, UNKNOWN
 from tests import tiny_checkpoint
@@ -159,7 +160,7 @@ def test_the_errors_say_how_far_off_it_is(model):
 
 
 def test_a_proposal_of_whole_texts_is_an_error(model):
-    chart = SimpleNamespace(name="chart")
+    chart = NormalProposal("chart", of=lambda batch: Normal(0.0, 1.0))
     with pytest.raises(ValueError, match=r"num_samples=105: .* a multiple of 10"):
         ParticleFilter(105)
     assert ParticleFilter(15).filters == 1
