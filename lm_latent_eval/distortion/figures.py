@@ -198,7 +198,7 @@ def plot_map(ax: Axes, cells: pd.DataFrame) -> QuadMesh:
     Cells of ten sequences or fewer stay blank.
     """
     from matplotlib.colors import AsinhNorm, LinearSegmentedColormap
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
 
     limit = colour_limit(cells[cells["count"] >= FEWEST])
     mesh = ax.pcolormesh(
@@ -209,10 +209,13 @@ def plot_map(ax: Axes, cells: pd.DataFrame) -> QuadMesh:
         norm=AsinhNorm(limit * LINEAR, -limit, limit),
         rasterized=True,
     )
+    decades = SymmetricalLogLocator(base=10, linthresh=limit * LINEAR, subs=(1, 2, 5))
+    errors = map(float, decades.tick_values(-limit, limit))
     bar = ax.figure.colorbar(
         mesh,
         cax=ax.inset_axes(BESIDE),
         extend="both",
+        ticks=[x for x in errors if not x or limit * LINEAR <= abs(x) <= limit],
         format="{x:g}",
         label=ERROR + "\ngrey: at most 10 sequences",
     )
