@@ -63,7 +63,28 @@ class Term(tuple[Any, ...]):
         return term
 
 
+SUMMARY = (
+    *("token_perplexity", "token_perplexity_stderr"),
+    *("token_perplexity_monte_carlo_error", "certified_token_perplexity"),
+    *("bits_per_byte", "bits_per_byte_stderr"),
+    *("corpus_token_perplexity", "corpus_token_perplexity_stderr"),
+)
+"""Metrics of most tasks: five rows of lm-eval's table."""
+
+
 def process_text(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Term]:
+    """Give the metrics of ``SUMMARY`` the same document; for ``process_results``.
+
+    Raises:
+        ValueError: As ``process_every_metric`` does.
+    """
+    terms = process_every_metric(doc, results)
+    return {name: term for name, term in terms.items() if name in SUMMARY}
+
+
+def process_every_metric(
+    doc: dict[str, Any], results: Sequence[Any]
+) -> dict[str, Term]:
     """Give every metric of ``METRICS`` the same document; for ``process_results``.
 
     Answers of models that are not ours are plain floats: nothing says how many tokens

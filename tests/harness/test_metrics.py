@@ -15,6 +15,7 @@ from lm_latent_eval.harness import perplexity
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.perplexity import (
     halves,
+    process_every_metric,
     process_half,
     process_known_words,
     process_text,
@@ -245,7 +246,10 @@ SCORED = ScoredFloat(Answer.exact(-3.0, "a bc"))
 
 def test_models_that_leave_no_record_have_no_rates_per_token():
     """Nothing says how many tokens a plain number is of, nor what bound it is."""
-    answers = process_text({"text": "a bc"}, [-3.0])
+    assert set(process_text({"text": "a bc"}, [-3.0])) == {
+        *("bits_per_byte", "bits_per_byte_stderr")
+    }
+    answers = process_every_metric({"text": "a bc"}, [-3.0])
     assert set(answers) == {
         f"{rate}{part}"
         for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte")
@@ -290,14 +294,16 @@ def test_perplexity_is_of_known_words(topics, tmp_path, stock_data):
         assert found["config"]["latent_eval"]["tokens_are"] == "known words"
         return {n: value for n, value in found["results"][task].items() if "," in n}
 
-    every, known = run("latent_perplexity"), run("latent_topic_perplexity")
+    every, known = run("latent_perplexity_full"), run("latent_topic_perplexity")
+    assert {f"{name},none" for name in METRICS} <= {*every}
     assert abs(every["token_perplexity,none"] - expected) < 1e-9  # without zebra
     for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte"):
         assert every[f"{rate},none"] == "refused: 1 words left out"
     # The task of topic models has no other rate.
-    of_strings = ("word_", "byte_", "bits_")
-    assert known == {k: v for k, v in every.items() if not k.startswith(of_strings)}
-    assert len(known) < len(every)
+    rows = {name for name in known if not name.endswith("_stderr,none")}
+    wanted = {name for name in perplexity.SUMMARY if "token" in name}
+    assert rows == {f"{n},none" for n in wanted if not n.endswith("_stderr")}
+    assert known == {name: every[name] for name in known}
     # Metrics of a stock task divide by all words of a text, and can refuse nothing.
     with pytest.raises(ValueError, match=r"wikitext/\d: .* leaves them out, and word"):
         run("wikitext")
