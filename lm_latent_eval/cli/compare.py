@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from lm_latent_eval.cli.arguments import (
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from lm_latent_eval.report.units import Run
 
 TABLE = ".csv"
+SUFFIXES = (".json", ".jsonl", ".parquet")
+"""Endings of results, which no name of a side needs."""
 
 
 def add_compare(commands: Commands, summary: str) -> None:
@@ -114,9 +115,10 @@ def read_sides(
     Raises:
         ValueError: If there are too many, one stands twice, or one cannot be read.
     """
+    from lm_latent_eval.report.csv_file import BETTER, MOST_SIDES, Declared, read_table
+
     if len(paths) == 1 and paths[0].endswith(TABLE):
         from lm_latent_eval.options import one_of
-        from lm_latent_eval.report.csv_file import BETTER, Declared, read_table
 
         better = args.better and one_of("--better", args.better, BETTER)
         columns = tuple(args.columns.split(",")) if args.columns else ()
@@ -124,17 +126,37 @@ def read_sides(
         labels = {name: f"{paths[0]}, column {name}" for name in found}
         return labels, {name: [run] for name, run in found.items()}
     warn_of_idle(args, ("columns", "better"), f"no side is a table ({TABLE})")
-    if len(paths) > len(ascii_uppercase):
-        raise ValueError(f"{len(paths)} given: at most {len(ascii_uppercase)} results")
+    if len(paths) > MOST_SIDES:
+        raise ValueError(f"{len(paths)} given: at most {MOST_SIDES} results")
     every = [run for path in paths for run in runs(path)]
     places = [str(Path(run).resolve()) if Path(run).exists() else run for run in every]
     twice = [run for run, at in zip(every, places, strict=True) if places.count(at) > 1]
     if twice:
         raise ValueError(f"{twice[0]} was given twice: give each side once")
-    labels = dict(zip(ascii_uppercase, paths, strict=False))
+    labels = dict(zip(_names(paths), paths, strict=True))
     return labels, {
         name: [_read(args, run) for run in runs(path)] for name, path in labels.items()
     }
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Name sides by the shortest ends of their paths that tell them apart.
+
+    Example:
+        >>> _names(["out/kglm", "out/lstm.jsonl"]), _names(["a/out", "b/out"])
+        (['kglm', 'lstm'], ['a/out', 'b/out'])
+    """
+    whole = [runs(path)[0].resolve() for path in paths]
+    plain = [p.with_suffix("") if p.suffix in SUFFIXES else p for p in whole]
+    ends = plain if len({*plain}) == len(plain) else whole
+    depth = 1
+    while len({end.parts[-depth:] for end in ends}) < len(ends):
+        depth += 1
+    more = [len(runs(path)) - 1 for path in paths]
+    return [
+        "/".join(end.parts[-depth:]) + f" and {others} more" * bool(others)
+        for end, others in zip(ends, more, strict=True)
+    ]
 
 
 def _compare(args: argparse.Namespace) -> None:
@@ -176,8 +198,8 @@ def _compare(args: argparse.Namespace) -> None:
     if kind != "text":
         print(rendered(frame(rows(found, wanted)), kind, ERRORS))
     else:
-        said = [f"{name} = {side}" for name, side in labels.items()]
-        print("\n".join(said), as_text(found), sep="\n\n")
+        said = [f"{name}: {side}" for name, side in labels.items() if name != side]
+        print("\n".join([*said, "", as_text(found)] if said else [as_text(found)]))
         for each in wanted:
             print(f"\n{one_line(str(each))}")
     if args.page:

@@ -18,6 +18,7 @@ import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import (  # all of scipy.stats takes half a second
@@ -39,11 +40,13 @@ from lm_latent_eval.estimators.standard_errors import (
 
 FEWEST_TEXTS = 10
 """Fewer do not tell how skewed their differences are."""
-CHANCE = 1.12
+CHANCE = 0.9
 """Errors of a skewness that may be chance."""
-WIDENED, WIDENED_OF = 50.0, 10
+WIDENED, WIDENED_OF = 30.0, 10
 """How much further the tail's side of an interval is a further error of the skewness,
 of so many texts; a hundredth of that of ten times as many."""
+FURTHEST = 5.0
+"""Most that the tail's side is further away."""
 _TWO_SIDED = float(ndtri((1 + CONFIDENCE) / 2))
 PSEUDO = 0.5
 """Pairs that are added to each outcome of a question, two in all."""
@@ -95,8 +98,8 @@ class PairedDifference:
         among those at hand. So the end towards the tail is further away, the more
         errors s the skewness has beyond what may be chance:
 
-        .. math:: c\, \text{se}\, \bigl(1 + w_N \max(0, s - 1.12)\bigr), \qquad
-            w_N = 50\, (10 / N)^2
+        .. math:: c\, \text{se}\, \min\bigl(5,\, 1 + w_N \max(0, s - 0.9)\bigr), \qquad
+            w_N = 30\, (10 / N)^2
 
         and c se the other one; N counts clusters where there are some. Under normality
         s and t are independent, and c is such that the interval holds as often as is
@@ -139,11 +142,8 @@ class PairedDifference:
     @property
     def _further(self) -> tuple[float, float]:
         """Factors by which the ends are further away than without skewness."""
-        low, high = (
-            1 + self._slope * max(0.0, s - CHANCE)
-            for s in (-self.skewness, self.skewness)
-        )
-        return low, high
+        low, high = (_factor(s, self._slope) for s in (-self.skewness, self.skewness))
+        return float(low), float(high)
 
     def margin_at(self, confidence: float) -> float:
         """How far an interval is from 0; not positive where it holds 0."""
@@ -291,6 +291,11 @@ TAIL = 16
 """Skewnesses beyond chance that stand for all."""
 
 
+def _factor(skewness: Any, slope: float) -> Any:
+    """Return how much further away the end towards a tail is, 1 to ``FURTHEST``."""
+    return 1 + np.clip(slope * (skewness - CHANCE), 0.0, FURTHEST - 1)
+
+
 def _outside(reach: float, degrees: float, slope: float) -> float:
     """Return the two-sided tail probability of an interval of so many errors.
 
@@ -300,7 +305,7 @@ def _outside(reach: float, degrees: float, slope: float) -> float:
         return 2 * float(stdtr(degrees, -reach))
     by_chance = float(ndtr(CHANCE))
     beyond = by_chance + (1 - by_chance) * (np.arange(TAIL) + 0.5) / TAIL
-    further = 1 + slope * (ndtri(beyond) - CHANCE)
+    further = _factor(ndtri(beyond), slope)
     tail = float(stdtr(degrees, -reach * further).mean())
     return 2 * (by_chance * float(stdtr(degrees, -reach)) + (1 - by_chance) * tail)
 
@@ -324,7 +329,7 @@ def power_of(shift: float, degrees: float, number: int, runs: bool = False) -> f
     reach = _reach(degrees, 0.0 if runs else slope)
     by_chance = float(ndtr(CHANCE))
     beyond = by_chance + (1 - by_chance) * (np.arange(TAIL) + 0.5) / TAIL
-    further = reach * (1 + slope * (ndtri(beyond) - CHANCE))
+    further = reach * _factor(ndtri(beyond), slope)
     reaches = np.array([reach, *further])
     chances = np.array([by_chance, *np.full(TAIL, (1 - by_chance) / TAIL)])
     outside = _noncentral(degrees, shift, -reaches) + _noncentral(
@@ -352,7 +357,7 @@ def _reach(degrees: float, slope: float, confidence: float = CONFIDENCE) -> floa
     most = float(stdtrit(degrees, (1 + confidence) / 2))
     if not slope:
         return most
-    low, high = most / 2, most
+    low, high = most / 4, most
     for _ in range(30):
         middle = (low + high) / 2
         if _outside(middle, degrees, slope) > 1 - confidence:

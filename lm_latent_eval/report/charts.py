@@ -32,8 +32,8 @@ STYLE = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
-WIDE, NARROW = 7.0, 4.6
-"""Inches; what is narrow can be read on a telephone, too."""
+WIDTH = 4.6
+"""Inches: what is as narrow can be read on a telephone, too."""
 NOISE = 1e-3
 """Share of a number that a curve's axis spans at least: less is no trend."""
 
@@ -44,7 +44,7 @@ Series = Mapping[str, Sequence[tuple[float, float]]]
 
 
 @contextmanager
-def _axes(height: float = 3.2, width: float = WIDE) -> Iterator[tuple[Figure, Axes]]:
+def _axes(height: float = 3.2, width: float = WIDTH) -> Iterator[tuple[Figure, Axes]]:
     matplotlib = require("matplotlib", extra="report")
     from matplotlib.figure import Figure
 
@@ -79,7 +79,7 @@ def intervals(bands: Sequence[Band], label: str, names: Sequence[str] = ()) -> F
         names: All models, whose looks are by their turn; without any, what is drawn
             are differences, and where there is none is marked.
     """
-    with _axes(0.9 + 0.35 * len(bands), NARROW) as (figure, axes):
+    with _axes(0.9 + 0.35 * len(bands)) as (figure, axes):
         if not names:
             axes.axvline(0, color=INK, linewidth=0.8, linestyle=":")
         for place, (name, value, ends, most) in enumerate(bands):
@@ -125,25 +125,6 @@ def points(series: Series, names: Sequence[str], x: str, y: str) -> Figure:
     return figure
 
 
-def shares(
-    series: Mapping[str, Sequence[float]],
-    names: Sequence[str],
-    x: str,
-    y: str,
-    mark: float,
-) -> Figure:
-    """Draw which share of values is above each value, and mark one."""
-    with _axes() as (figure, axes):
-        for name, values in series.items():
-            axes.ecdf(
-                values, complementary=True, color=_looks(name, names)[0], label=name
-            )
-        axes.axvline(mark, color=INK, linewidth=0.8, linestyle=":")
-        axes.set_ylim(0, 1.02)
-        _finish(axes, x, y)
-    return figure
-
-
 def surprisal(words: DataFrame) -> Figure:
     """Draw the surprisal of the words of a text, in bits, with 95 % intervals.
 
@@ -151,7 +132,7 @@ def surprisal(words: DataFrame) -> Figure:
         words: The rows of one text of a table of ``scoring.inside.surprisal``. A word
             whose error is not known has an open mark.
     """
-    places, width = range(len(words)), max(NARROW, 0.45 * len(words))
+    places, width = range(len(words)), max(WIDTH, 0.45 * len(words))
     errors = words.error_bits.astype(float)
     known = errors.notna()
     with _axes(3.2, width) as (figure, axes):

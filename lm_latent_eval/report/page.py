@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
+from textwrap import shorten
 from typing import Any
 
 import jinja2
@@ -15,7 +17,6 @@ import torch
 
 import lm_latent_eval
 from lm_latent_eval.estimators import Bound, log_grid, sample_size_curve
-from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.estimators.paired import PairedDifference
 from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.files import write_text
@@ -24,29 +25,40 @@ from lm_latent_eval.report.compare import (
     Asked,
     Comparison,
     Side,
-    TextComparison,
     compare,
     described,
     more,
     rank,
-    rows,
 )
 from lm_latent_eval.report.compare.analysis import texts_of
-from lm_latent_eval.report.compare.comparison import first_of_tasks
 from lm_latent_eval.report.compare.sides import bits
-from lm_latent_eval.report.compare.text import BOUNDS, ERRORS, score, span
+from lm_latent_eval.report.compare.tasks import first_of_tasks
+from lm_latent_eval.report.compare.text import (
+    BOUNDS,
+    ERRORS,
+    RANKED,
+    better_of,
+    by_task,
+    difference_of,
+    pair_of,
+    span,
+    standing_rows,
+)
+from lm_latent_eval.report.compare.texts import text_of
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import RATES, numbers
-from lm_latent_eval.report.tables import frame, readable, rendered
+from lm_latent_eval.report.tables import error, frame, one_line, readable
 from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.metrics import CERTIFIED
+from lm_latent_eval.scoring.metrics import CERTIFIED, UNKNOWN
 from lm_latent_eval.scoring.totals import Totals
 
 WORST = 20
 """Documents shown."""
-MOST_PAIRS = 6
-"""Differences that the first screen of a task says in words."""
+SHOWN = 80
+"""Characters that are shown of a text."""
+FLAT = 1.1
+"""Times the least effective sample size that the largest one is, where they differ."""
 
 Sides = Mapping[str, Sequence[Sequence[Run]]]
 
@@ -74,12 +86,21 @@ def write(
     asked = asked or Asked()
     source = files(__package__).joinpath("page.html").read_text("utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
-    tasks = [_task(task, some, asked) for task, some in _by_task(sides).items()]
-    tasks = [*_groups(sides, asked, {task["name"] for task in tasks}), *tasks]
+    compared: list[Comparison] = []
+    tasks = [
+        _task(name, some, asked, compared) for name, some in _by_task(sides).items()
+    ]
+    groups = _groups(sides, asked, compared)
+    whole = [*groups, *compared]
+    several = len({each.task for each in whole}) > 1
     page = environment.from_string(source).render(
         version=lm_latent_eval.__version__,
-        labels=labels,
-        tasks=tasks,
+        date=_day(datetime.now(UTC)),
+        models=[_about(name, runs, labels.get(name)) for name, runs in sides.items()],
+        overview=_filled(by_task(whole)) if several else [],
+        standings=standing_rows(whole) if several else [],
+        ranked=RANKED,
+        tasks=[*_of_groups(groups, asked), *tasks],
         cells=_cells,
         svg=charts.svg,
     )
@@ -91,6 +112,27 @@ def write(
                 if each["drawn"]:
                     name = f"{task['name']} {each['title']}".lower()
                     charts.save(each["drawn"], figures / re.sub(r"[^\w.]+", "-", name))
+
+
+def _about(
+    name: str, runs: Sequence[Sequence[Run]], label: str | None
+) -> dict[str, str]:
+    """Return what a model is called, where its runs are from, and of what day."""
+    settings = [run.settings for some in runs for run in some]
+    days = {
+        _day(datetime.fromtimestamp(float(said["date"]), UTC))
+        for said in settings
+        if isinstance(said.get("date"), int | float)
+    }
+    versions = {
+        f"lm_latent_eval {v}" for s in settings if (v := s.get("lm_latent_eval"))
+    }
+    told = [*sorted(days), *sorted(versions)]
+    return {"name": name, "label": label or "", "told": ", ".join(told)}
+
+
+def _day(when: datetime) -> str:
+    return f"{when:%Y-%m-%d}"
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[tuple[Any, str]]]:
@@ -120,79 +162,89 @@ def _by_task(sides: Sides) -> dict[str, dict[str, list[Run]]]:
     return found
 
 
-def _groups(sides: Sides, asked: Asked, known: Collection[str]) -> list[dict[str, Any]]:
-    """Return the part on groups of tasks, whose tasks are clusters."""
+def _groups(
+    sides: Sides, asked: Asked, known: Sequence[Comparison]
+) -> list[Comparison]:
+    """Compare in groups of tasks, whose tasks are clusters."""
     try:
         found = compare(sides, asked) if len(sides) > 1 else []
     except ValueError:  # said of the task that it is about
         return []
+    return [each for each in found if each.task not in {one.task for one in known}]
+
+
+def _of_groups(found: Sequence[Comparison], asked: Asked) -> list[dict[str, Any]]:
     groups: dict[str, list[Comparison]] = {}
     for each in found:
-        if each.task not in known:
-            groups.setdefault(each.task, []).append(each)
+        groups.setdefault(each.task, []).append(each)
     return [
         {"name": name, "models": [], **_verdicts(some, asked)}
         for name, some in groups.items()
     ]
 
 
-def _task(task: str, sides: dict[str, list[Run]], asked: Asked) -> dict[str, Any]:
-    runs = {name: [[run] for run in some] for name, some in sides.items()}
+def _task(
+    task: str, sides: dict[str, list[Run]], asked: Asked, every: list[Comparison]
+) -> dict[str, Any]:
+    """Return the part on a task, and add its comparisons to ``every`` one."""
     compared: list[Comparison] = []
     refused = ""
     if len(sides) > 1:
+        runs = {name: [[run] for run in some] for name, some in sides.items()}
         try:
             compared = compare(runs, asked)
         except ValueError as err:
             refused = str(err)
-    every = {
+    every += compared
+    apart = {
         name if len(some) == 1 else f"{name}, run {number}": run
         for name, some in sides.items()
         for number, run in enumerate(some, start=1)
     }
-    kept = [Side.of(name, [run]) for name, run in every.items()]
+    kept = [Side.of(name, [run]) for name, run in apart.items()]
+    rows = [
+        _model(each, run, kept) for each, run in zip(kept, apart.values(), strict=True)
+    ]
     part = {
         "name": task,
-        "models": [
-            _model(each, run, kept)
-            for each, run in zip(kept, every.values(), strict=True)
-        ],
+        "models": _filled(rows),
         **_verdicts(compared, asked),
         "refused": refused,
     }
-    if not all(run.is_of_texts for run in every.values()):
+    if not all(run.is_of_texts for run in apart.values()):
         return part
-    texts = [each for each in compared if isinstance(each, TextComparison)]
-    drawn = [*_charts(every)]
+    drawn = [*_charts(apart)]
     if part["picture"]["drawn"] is None:
         part["picture"], *drawn = drawn
     return {
         **part,
         "charts": drawn,
-        "worst": _worst(every),
-        "gaps": [_gap(each) for each in texts],
+        "worst": _filled(_worst(apart)),
+        "gaps": [_gap(each) for each in compared],
     }
+
+
+def _filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out columns in which no row has anything."""
+    names = [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if any(row.get(name) not in (None, "", UNKNOWN) for row in rows)
+    ]
+    return [{name: row.get(name) for name in names} for row in rows]
 
 
 def _verdicts(compared: Sequence[Comparison], asked: Asked) -> dict[str, Any]:
     """Return the first screen of a task: verdicts, confidence and chart."""
     ranks = rank(compared)
-    says = [each.verdict for each in ranks] or [each.verdict for each in compared]
     wanted = [] if asked.power is None else [more(e, asked.power) for e in compared]
-    found = rows(compared, wanted)
     picture: dict[str, Any] = {"title": "Differences", "drawn": None}
-    copies = {}
     if compared:
         bands = [_band(each) for each in compared]
         picture["drawn"] = charts.intervals(bands, _scale(compared[0]))
         picture["note"] = _band_note(compared)
-        copies = {
-            name: rendered(frame(found), kind, ERRORS)
-            for name, kind in (("LaTeX", "latex"), ("Markdown", "text"))
-        }
     return {
-        "says": says,
-        "intervals": [_said(each) for each in compared][:MOST_PAIRS],
+        "says": [each.verdict for each in ranks] or [e.verdict for e in compared],
         "more": [str(each) for each in wanted],
         "verdicts": [each.verdict for each in compared] if ranks else [],
         "ranking": [
@@ -201,55 +253,70 @@ def _verdicts(compared: Sequence[Comparison], asked: Asked) -> dict[str, Any]:
             for name, value in each.models
         ],
         "picture": picture,
-        "differences": [_difference(row) for row in found],
-        "copies": copies,
+        "differences": _filled([_difference(each) for each in compared]),
+        "notes": [*dict.fromkeys(note for each in compared for note in each.notes)],
     }
 
 
-def _said(each: Comparison) -> str:
-    a, b = (side.name for side in each.sides)
-    value = f"{score(each, each.difference.value, '+')} {each.metric}"
-    within = f", {each.clusters}" if each.clusters else ""
-    what = "texts" if isinstance(each, TextComparison) else "questions"
-    number = f"{each.difference.num_texts:,} {what}{within}"
-    return f"{a} - {b}: {value}, at 95 % {span(each)} ({number})"
+def _difference(each: Comparison) -> dict[str, Any]:
+    """Return a row of the table of differences: first what decides."""
+    d, a = each.difference, each.clusters
+    return {
+        "difference of": pair_of(each),
+        each.metric: difference_of(each),
+        "at 95 %": span(each),
+        "better": better_of(each),
+        "over draws": f"± {error(d.draws_stderr)}",
+        "over texts" if each.answers is None else "over questions": (
+            f"± {error(d.texts_stderr)}"
+        ),
+        "p": error(each.p_value if each.adjusted is None else each.adjusted),
+        each.units: f"{d.num_texts:,}" + (f", {a}" if a else ""),
+    }
 
 
 def _band_note(compared: Sequence[Comparison]) -> str:
-    what = "clusters" if compared[0].clusters else "texts"
-    if not isinstance(compared[0], TextComparison):
-        what = "clusters of questions" if compared[0].clusters else "questions"
+    what = compared[0].units
+    if compared[0].clusters:
+        what = f"clusters of {what}"
     return f"Band: 95 % of {what} drawn again, draws included, all pairs together."
 
 
-def _gap(each: TextComparison) -> dict[str, Any]:
+def _gap(each: Comparison) -> dict[str, Any]:
     """Return where a difference is: the texts that have most of it."""
-    a, b = (side.name for side in each.sides)
-    total = math.fsum(each.parts["nats"])
+    total = math.fsum(each.parts["bits"])
     return {
-        "pair": f"{a} - {b}",
+        "pair": pair_of(each),
         "texts": [
             {
-                "document": part.name,
-                "bits": bits(part.nats),
-                "± draws": bits(part.draws_stderr),
-                "share of the difference": f"{part.nats / total:.1%}" if total else "",
+                "document": _named(part.name, part.text),
+                "bits": part.bits,
+                "± draws": part.draws_stderr,
+                "share of the difference": f"{part.bits / total:.1%}" if total else "",
             }
             for part in texts_of(each).itertuples(index=False)
         ],
     }
 
 
+def _named(name: str, text: str) -> str:
+    """Name a document by its number and how it begins, where its text is known."""
+    if not text:
+        return name
+    return f"{name}: {one_line(shorten(text, SHOWN, placeholder=' ...'))}"
+
+
 def _model(side: Side, run: Run, others: Sequence[Side]) -> dict[str, Any]:
     """Return a row of the table of models, by column."""
     what = described(side, others) + ("" if run.finished else ", not finished")
-    row: dict[str, Any] = {"model": side.name, "what": what}
+    row: dict[str, Any] = {"model": side.name}
     found = numbers(run)
     if not run.is_of_texts:
         for name, number in [*found.items()][:1]:  # none where nothing is judged
             metric = "accuracy" if name == "acc" else name
             row |= {metric: number.value, "± questions": number.stderr}
-        return row | ({} if run.answers else {"answers": len(run.units)})
+        answers = None if run.answers else len(run.units)
+        return row | {"answers": answers, "what": what}
     for metric in ("bits_per_byte", "word_perplexity"):
         number = found[metric]
         row |= {
@@ -258,18 +325,24 @@ def _model(side: Side, run: Run, others: Sequence[Side]) -> dict[str, Any]:
             f"± Monte Carlo, of {metric.split('_')[0]}": number.monte_carlo_stderr,
         }
     row["bound"] = BOUNDS[Bound.weakest(a.estimate.bound for a in run.answers)]
-    for metric, short in (
-        ("effective_samples_median", "effective samples, median"),
-        ("effective_samples_minimum", "effective samples, least"),
-        ("share_pareto_k_above_0.7", "Pareto k > 0.7"),
-    ):
-        row[short] = found[metric].value
-    return row
+    if _sizes_differ(run):
+        for metric, short in (
+            ("effective_samples_median", "effective samples, median"),
+            ("effective_samples_minimum", "effective samples, least"),
+            ("share_pareto_k_above_0.7", "Pareto k > 0.7"),
+        ):
+            row[short] = found[metric].value
+    return row | {"what": what}
 
 
-def _difference(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the comparison without its task."""
-    return {k: v for k, v in row.items() if k != "task"}
+def _sizes_differ(run: Run) -> bool:
+    """Whether effective samples tell texts apart.
+
+    Those of a few passes that are alike are all as many as the passes.
+    """
+    every = [answer.estimate.effective_sample_size for answer in run.answers]
+    known = [size for size in every if size is not None]
+    return bool(known) and max(known) > FLAT * min(known)
 
 
 # -- charts --------------------------------------------------------------------------
@@ -289,8 +362,7 @@ def _charts(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
         "over draws.",
     }
     yield from _over_samples(scored)
-    yield from _by_length(scored)
-    yield from _tails(scored)
+    yield from _by_length({n: run for n, run in scored.items() if _sizes_differ(run)})
 
 
 def _interval(name: str, run: Run) -> charts.Band:
@@ -317,18 +389,15 @@ def _interval(name: str, run: Run) -> charts.Band:
 
 
 def _band(each: Comparison) -> charts.Band:
-    name = " - ".join(side.name for side in each.sides)
     value, (low, high) = each.difference.value, each.interval
     if math.isinf(high - low):  # too few texts for an interval
         low = high = value
-    if isinstance(each, TextComparison):
-        return name, bits(value), (bits(low), bits(high)), None
     scale = 100 if each.is_share else 1
-    return name, scale * value, (scale * low, scale * high), None
+    return pair_of(each), scale * value, (scale * low, scale * high), None
 
 
 def _scale(each: Comparison) -> str:
-    if isinstance(each, TextComparison) or not each.is_share:
+    if not each.is_share:
         return each.metric
     return f"{each.metric}, percentage points"
 
@@ -336,17 +405,14 @@ def _scale(each: Comparison) -> str:
 def _over_samples(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
     curves = {name: _curve(run.answers) for name, run in scored.items()}
     curves = {name: curve for name, curve in curves.items() if curve}
-    every = [answer for run in scored.values() for answer in run.answers]
-    chart, note = None, "From the first histories of every text."
     if curves:
-        chart = charts.lines(curves, [*scored], "histories a text", "bits per byte")
-    elif any(answer.estimate.effective_sample_size for answer in every):
-        note = (
-            "Records without log-weights have no curve: --model_args log_weights=true."
-        )
-    else:
-        return
-    yield {"title": "More histories", "drawn": chart, "note": note}
+        yield {
+            "title": "More histories",
+            "drawn": charts.lines(
+                curves, [*scored], "histories a text", "bits per byte"
+            ),
+            "note": "From the first histories of every text.",
+        }
 
 
 def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
@@ -385,43 +451,27 @@ def _by_length(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _tails(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
-    known = {}
-    for name, run in scored.items():
-        every = [answer.estimate.pareto_k for answer in run.answers]
-        if some := [k for k in every if k is not None and math.isfinite(k)]:
-            known[name] = some
-    if known:
-        label, number = "share of these texts above", sum(map(len, known.values()))
-        yield {
-            "title": "Pareto k",
-            "drawn": charts.shares(known, [*scored], "k", label, RELIABLE_PARETO_K),
-            "note": f"Of {number:,} texts that have a k: few draws, or equal ones, "
-            "have none. Beyond the dotted line, 0.7, the draws' error of a text is "
-            "not known.",
-        }
-
-
 def _worst(scored: dict[str, Run]) -> list[dict[str, Any]]:
     """Return the documents that take most bits a byte of any model."""
     rows = [
-        (bits(-answer.estimate.log_evidence / answer.bytes), name, unit, answer)
+        (bits(-answer.estimate.log_evidence / answer.bytes), name, unit, text, answer)
         for name, run in scored.items()
-        for unit, answer in zip(run.units["name"], run.answers, strict=True)
+        for unit, text, answer in zip(
+            run.units["name"], text_of(run.units), run.answers, strict=True
+        )
         if answer.bytes
     ]
     rows.sort(key=lambda each: each[0], reverse=True)
     return [
         {
-            "document": unit,
-            "digest": answer.text,
+            "document": _named(unit, text),
             "model": name,
+            "bits a byte": value,
             "nats": -answer.estimate.log_evidence,
             "± Monte Carlo": answer.estimate.stderr,
-            "bits a byte": value,
             "words": answer.words,
             "effective samples": answer.estimate.effective_sample_size,
             "Pareto k": answer.estimate.pareto_k,
         }
-        for value, name, unit, answer in rows[:WORST]
+        for value, name, unit, text, answer in rows[:WORST]
     ]

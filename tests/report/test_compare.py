@@ -131,7 +131,7 @@ VERDICTS = {
 def test_a_verdict_goes_as_far_as_bounds_and_errors_allow(case):
     a, b, better, said = VERDICTS[case]
     found = verdict(a, b)
-    assert found.decided is (better == "A")
+    assert found.better == better
     assert said in found.verdict
     again = verdict(b, a)
     assert again.decided is found.decided
@@ -154,14 +154,14 @@ def test_errors_over_draws_are_those_of_each_model(degrees):
     """What draws have missed adds over texts as it is, and few passes tell less."""
     told = partial(estimated, stderr=0.5, draws_stderr=0.5, draws_degrees=degrees)
     a, b = told(record(3.0, "stochastic lower", texts=3)), record(seed=1, texts=3)
-    found = verdict(a, b).units["bytes"][2]
+    found = verdict(a, b).difference
     units = torch.tensor([answer.bytes for answer in a.answers])
-    alone = CorpusRate.nats([answer.estimate for answer in a.answers], units)
+    alone = CorpusRate.bits([answer.estimate for answer in a.answers], units)
     assert found.draws_stderr == pytest.approx(alone.monte_carlo_stderr)
     both = verdict(a, told(record(0.0, "stochastic lower", seed=1, texts=3)))
-    of_both = both.units["bytes"][2].draws_stderr
+    of_both = both.difference.draws_stderr
     assert of_both > 1.2 * found.draws_stderr
-    assert both.units["bytes"][2].stderr >= of_both
+    assert both.difference.stderr >= of_both
 
 
 def test_texts_that_share_draws_err_alike():
@@ -170,7 +170,7 @@ def test_texts_that_share_draws_err_alike():
     shared = replace(drawn, answers=[replace(a, stream="0/0") for a in drawn.answers])
     apart, alike = (verdict(a, record(texts=16)).difference for a in (drawn, shared))
     more = alike.draws_stderr**2 - apart.draws_stderr**2
-    assert more == pytest.approx((0.2 / 100) ** 2 * (1 - 1 / 16))
+    assert more == pytest.approx((0.2 / 100 / math.log(2)) ** 2 * (1 - 1 / 16))
 
 
 def test_unlike_texts_are_refused():
@@ -178,7 +178,7 @@ def test_unlike_texts_are_refused():
     with pytest.raises(ValueError, match="A has 60 texts and B 50, of which 50"):
         verdict(record(), other)
     found = verdict(record(1.0), replace(other, finished=False))
-    assert found.units["bytes"][2].num_texts == 50
+    assert found.difference.num_texts == 50
     assert "B is not finished" in " ".join(found.notes)
 
 
@@ -190,7 +190,7 @@ def closed(record, vocabulary):
 
 def test_words_compare_within_one_vocabulary_only():
     a, b = closed(record(1.0), "v"), closed(record(0.0, seed=1), "v")
-    assert [*verdict(a, b).units] == ["words"], "strings were not scored"
+    assert [*verdict(a, b).measures] == ["bits a word"], "strings were not scored"
     for other in (closed(b, "w"), record(0.0, seed=1)):
         with pytest.raises(ValueError, match=r"do not compare.*bits per byte do"):
             verdict(a, other)
@@ -213,9 +213,10 @@ def test_runs_of_a_side_need_the_same_texts():
 def test_runs_of_a_model_are_one_side_with_their_spread():
     runs = [[record(gain, seed=seed)] for seed, gain in enumerate((1.0, 3.0, 2.0))]
     [found] = compare({"A": runs, "B": [[record(0.0, seed=9)]]})
-    rates, _, difference = found.units["bytes"]
+    measure = found.measures["bits a byte"]
+    rates, difference = measure.rates[0], measure.difference
     assert rates.runs == 3
-    assert rates.spread == pytest.approx(0.01, rel=0.4)
+    assert rates.spread == pytest.approx(0.01 / math.log(2), rel=0.4)
     assert difference.runs_stderr == pytest.approx(rates.spread / 3**0.5)
     assert "3 runs" in as_text([found])
     assert "over runs" in as_text([found])
@@ -238,8 +239,8 @@ def test_ties_are_said_and_no_answers():
     right = questions([True] * 10)
     tied = [replace(each, tied=True, accuracy=0.5) for each in right.answers[:6]]
     found = verdict(replace(right, answers=[*tied, *right.answers[6:]]), right)
-    assert found.ties == (3, 0)
-    assert found.accuracy.accuracy == (0.7, 1.0)
+    assert found.answers.ties == (3, 0)
+    assert found.answers.accuracy.accuracy == (0.7, 1.0)
     assert "A: of 3 questions rounding alone chooses" in as_text([found])
 
 
@@ -267,7 +268,7 @@ def test_answers_are_compared_by_question():
     assert "A alone answers 10 of 25 questions rightly, B alone 0" in found.verdict
     unsure = verdict(questions([True] * 20 + [False] * 5, margin=0.1, error=1.0), b)
     assert not unsure.decided
-    assert unsure.uncertain == (10, 0)
+    assert unsure.answers.uncertain == (10, 0)
     assert "10 of them within Monte Carlo error" in unsure.verdict
     assert "80.0% (61% to 91%)" in as_text([found]), "Wilson's interval, of 20 in 25"
 
@@ -386,7 +387,7 @@ def test_from_the_command_line(spelled_directory, tmp_path, capsys, refused):
     assert main([*command, "--num-samples", "9"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("Undecided:") == 3, "one text decides nothing"
-    assert f"C = {hf}" in shown
+    assert f"hf: {hf}" in shown
     assert "auto, K = 9" in shown
     assert "no end of a text is charged" in shown
     assert "say with --data" in refused("compare", kglm, estimates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
@@ -11,8 +12,8 @@ import pandas as pd
 
 from lm_latent_eval.estimators.paired import PairedDifference, groups
 from lm_latent_eval.estimators.power import POWER, Needed, needed, needed_questions
-from lm_latent_eval.report.compare.comparison import Comparison, TextComparison
-from lm_latent_eval.report.compare.sides import bits
+from lm_latent_eval.report.compare.comparison import Comparison
+from lm_latent_eval.report.compare.sides import SUBTASK
 from lm_latent_eval.report.tables import with_error
 
 
@@ -77,8 +78,7 @@ def _ranking(task: str, pairs: Sequence[Comparison]) -> Ranking | None:
     metric, upwards = "", False
     for pair in pairs:
         metric = pair.metric
-        if not isinstance(pair, TextComparison):
-            upwards = not pair.sides[0].lower_is_better
+        upwards = pair.answers is not None and not pair.sides[0].lower_is_better
         for name, value in zip(_names(pair), pair.scores, strict=True):
             if not math.isclose(numbers.setdefault(name, value), value, abs_tol=1e-9):
                 return None
@@ -86,6 +86,38 @@ def _ranking(task: str, pairs: Sequence[Comparison]) -> Ranking | None:
     apart = [frozenset(_names(pair)) for pair in pairs if pair.decided]
     names = [name for name, _ in ordered]
     return Ranking(task, metric, ordered, groups(names, apart), pairs)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a model stands beside the others over all tasks."""
+
+    model: str
+    better: int
+    """Pairs of a model and a task in which it is told to be the better one."""
+    worse: int
+    undecided: int
+
+
+def standings(comparisons: Sequence[Comparison]) -> list[Standing]:
+    """Order models by their verdicts in all tasks, the best one first.
+
+    Tasks count alike; a group of them is none of its own.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for each in comparisons:
+        if each.clusters is not None and each.clusters.field == SUBTASK:
+            continue
+        for side in each.sides:
+            how = "undecided"
+            if each.decided:
+                how = "better" if each.better == side.name else "worse"
+            counts.setdefault(side.name, Counter())[how] += 1
+    found = [
+        Standing(name, how["better"], how["worse"], how["undecided"])
+        for name, how in counts.items()
+    ]
+    return sorted(found, key=lambda each: each.worse - each.better)
 
 
 def _names(pair: Comparison) -> tuple[str, str]:
@@ -97,31 +129,30 @@ MOST = 5
 """Texts that are shown on either side."""
 
 
-def texts_of(found: TextComparison) -> pd.DataFrame:
+def texts_of(found: Comparison) -> pd.DataFrame:
     """Return the texts with most of the difference, on either side."""
-    ordered = found.parts.sort_values("nats", key=abs, ascending=False, kind="stable")
-    less = ordered["nats"] < 0
+    ordered = found.parts.sort_values("bits", key=abs, ascending=False, kind="stable")
+    less = ordered["bits"] < 0
     some = pd.concat([ordered[less].head(MOST), ordered[~less].head(MOST)])
-    return some.sort_values("nats", key=abs, ascending=False, kind="stable")
+    return some.sort_values("bits", key=abs, ascending=False, kind="stable")
 
 
-def lines_of_gap(found: TextComparison) -> list[str]:
+def lines_of_gap(found: Comparison) -> list[str]:
     """Say in a line where the difference is."""
     a, b = (side.name for side in found.sides)
-    nats = found.parts["nats"]
-    total = math.fsum(nats)
-    same = found.parts[nats * total > 0]
+    every = found.parts["bits"]
+    total = math.fsum(every)
+    same = found.parts[every * total > 0]
     if same.empty:
         return []
-    same = same.sort_values("nats", key=abs, ascending=False, kind="stable")
-    half = int((same["nats"].cumsum().abs() < abs(total) / 2).sum()) + 1
+    same = same.sort_values("bits", key=abs, ascending=False, kind="stable")
+    half = int((same["bits"].cumsum().abs() < abs(total) / 2).sum()) + 1
     most = ", ".join(
-        f"{part.name} ({with_error(bits(part.nats), bits(part.draws_stderr), '+')} "
-        "bits)"
+        f"{part.name} ({with_error(part.bits, part.draws_stderr, '+')} bits)"
         for part in same.head(3).itertuples(index=False)
     )
     return [
-        f"  Half of {a} - {b} is in {half:,} of {len(nats):,} texts; most in {most}."
+        f"  Half of {a} - {b} is in {half:,} of {len(every):,} texts; most in {most}."
     ]
 
 
@@ -173,19 +204,19 @@ def more(found: Comparison, points: float) -> More:
         raise ValueError(f"--power {points:g}: expected a positive number of points")
     d = found.difference
     if d.num_independent < 2 or not math.isfinite(d.stderr):
-        unit = "text" if isinstance(found, TextComparison) else "question"
+        unit = found.units.removesuffix("s")
         raise ValueError(f"--power: {found.task} has one {unit}, which tells no spread")
     a, b = (side.name for side in found.sides)
-    if isinstance(found, TextComparison):
-        what, size = "texts", points * BITS_A_POINT * math.log(2)
-    else:
-        what, size = "questions", points / 100 if found.is_share else points
+    what, of = found.units, found.answers
+    size = points / 100 if found.is_share else points
+    if of is None:
+        size = points * BITS_A_POINT
     target = _amount(found, size, "g")
     stays = d.runs_stderr**2 + d.missed_stderr**2
     drawn = max(d.stderr**2 - d.texts_stderr**2 - stays, 0.0)
     inner, cause = drawn, "draws of latents"
-    if not isinstance(found, TextComparison) and any(found.repeats):
-        inner = min(math.hypot(*found.repeats) ** 2, d.texts_stderr**2)
+    if of is not None and any(of.repeats):
+        inner = min(math.hypot(*of.repeats) ** 2, d.texts_stderr**2)
         cause = "repeats"
     every = d.texts_stderr**2 + drawn
     parts = {
@@ -193,10 +224,9 @@ def more(found: Comparison, points: float) -> More:
         cause: inner + d.missed_stderr**2,
         "runs": d.runs_stderr**2,
     }
-    of = None if isinstance(found, TextComparison) else found.accuracy
-    if of is not None:
-        share = (of.only_a + of.only_b + 1) / (of.num_questions + 2)
-        now: Needed | None = needed_questions(size, share, of.num_questions)
+    if of is not None and (right := of.accuracy) is not None:
+        share = (right.only_a + right.only_b + 1) / (right.num_questions + 2)
+        now: Needed | None = needed_questions(size, share, right.num_questions)
         ideal = now
     else:
         now = _needed(d, size, every, d.missed_stderr)
@@ -220,11 +250,10 @@ def _needed(
 
 
 def _amount(found: Comparison, size: float, digits: str) -> str:
-    """Write a difference, of texts in nats a unit, else of scores."""
-    if isinstance(found, TextComparison):
-        return f"{bits(size):{digits}} {found.metric}"
+    """Write a difference."""
     if not found.is_share:
-        return f"{size:{digits}} of {found.metric}"
+        of = "" if found.answers is None else "of "
+        return f"{size:{digits}} {of}{found.metric}"
     points = f"{100 * size:{digits}}"
     return f"{points} point{'s' * (points != '1')} of {found.metric}"
 

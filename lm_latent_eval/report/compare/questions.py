@@ -8,8 +8,7 @@ by the paired difference of their scores.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,88 +17,26 @@ import torch
 from lm_latent_eval.estimators.choices import repeat_stderr
 from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
 from lm_latent_eval.estimators.standard_errors import pooled_degrees
-from lm_latent_eval.report.compare.sides import (
-    DELTA,
-    Clusters,
-    Rates,
-    Side,
-    find_clusters,
+from lm_latent_eval.report.compare.comparison import (
+    CHANCE,
+    Answers,
+    Comparison,
+    Measure,
+    Verdict,
 )
+from lm_latent_eval.report.compare.sides import DELTA, Rates, Side, find_clusters
 from lm_latent_eval.report.numbers import NoNumberError
 from lm_latent_eval.report.tables import with_error
 
 ROUNDING = 1e-9
 """Share of a score within which two are equal."""
-CHANCE = "of so many comparisons one may look so by chance"
-"""Why one is not decided that would be, alone."""
 TURNED = 0.5
 """Most that draws can move the credit of a question by, as a standard deviation."""
 
 
-@dataclass(frozen=True)
-class QuestionComparison:
-    """Two models on the same questions."""
-
-    task: str
-    sides: tuple[Side, Side]
-    metric: str
-    difference: PairedDifference
-    """Of A's mean score and B's."""
-    scores: tuple[float, float]
-    accuracy: PairedAccuracy | None
-    """Where answers are single, right or wrong, and questions independent."""
-    repeats: tuple[float, float]
-    """Part of each mean's error that more answers to these questions would take away;
-    0 of single ones."""
-    uncertain: tuple[int, int]
-    """Of the questions that A alone, and B alone, answers rightly, those where the
-    draws could have decided otherwise."""
-    ties: tuple[int, int]
-    """Questions whose best options rounding alone tells apart, by A and by B: such an
-    answer is right if every one of them is."""
-    verdict: str
-    decided: bool
-    clusters: Clusters | None = None
-    adjusted: float | None = None
-    """Bonferroni's p-value, of several comparisons in this task."""
-    level: float = DELTA
-    """Risk of a false verdict, and that the interval does not hold."""
-    is_equal: bool = False
-    """Whether both have the same score of every question, but for rounding."""
-
-    @property
-    def p_value(self) -> float:
-        """P-value of both being equally good."""
-        found = self.accuracy
-        return self.difference.p_value if found is None else found.p_value
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Where the difference lies at 1 - ``level``; shares differ by 1 at most."""
-        found = self.difference if self.accuracy is None else self.accuracy
-        low, high = found.interval_at(1 - self.level)
-        return (max(low, -1.0), min(high, 1.0)) if self.is_share else (low, high)
-
-    @property
-    def stderr(self) -> float:
-        """Of the difference."""
-        found = self.accuracy
-        return self.difference.stderr if found is None else found.stderr
-
-    @property
-    def is_share(self) -> bool:
-        """Whether scores lie between 0 and 1, and are shown as percentages."""
-        return all(side.units["score"].between(0, 1).all() for side in self.sides)
-
-    def at(self, level: float) -> Self:
-        """Decide at a level."""
-        decided, verdict = _verdict(self, level)
-        return replace(self, level=level, decided=decided, verdict=verdict)
-
-
 def compare_questions(
     task: str, a: Side, b: Side, cluster: str | None = None
-) -> QuestionComparison:
+) -> Comparison:
     """Compare two models on the questions that both have.
 
     Args:
@@ -124,7 +61,8 @@ def compare_questions(
     )
     sure = [side.share_of("is_sure", questions) == 1 for side in (a, b)]
     unsure = ~(sure[0] & sure[1])
-    runs = [Rates.of(torch.from_numpy(mean.mean(1))).part for mean in means]
+    rates = [Rates.of(torch.from_numpy(mean.mean(1))) for mean in means]
+    runs = [rate.part for rate in rates]
     difference = PairedDifference.of(
         d,
         torch.ones_like(d),
@@ -142,22 +80,34 @@ def compare_questions(
         accuracy = PairedAccuracy.of(*right)
     ties = [side.share_of("is_tied", questions) for side in (a, b)]
     alone = [(right[0] & ~right[1]).numpy(), (~right[0] & right[1]).numpy()]
-    compared = QuestionComparison(
+    within = all(some["score"].between(0, 1).all() for some in answers)
+    most = 1.0 if within else math.inf
+    return Comparison(
         task,
         (a, b),
-        a.metric,
-        difference,
-        (float(means[0].mean()), float(means[1].mean())),
-        accuracy,
-        (repeats_of(answers[0]), repeats_of(answers[1])),
-        (int((unsure & alone[0]).sum()), int((unsure & alone[1]).sum())),
-        (int((ties[0] > 0).sum()), int((ties[1] > 0).sum())),
-        "",
-        False,
-        clusters,
+        {a.metric: Measure((rates[0], rates[1]), difference, (-most, most))},
+        _verdict,
         is_equal=bool(np.allclose(means[0].mean(0), means[1].mean(0), rtol=ROUNDING)),
-    )
-    return compared.at(DELTA)
+        clusters=clusters,
+        notes=tuple(_notes(a, b, ties)),
+        answers=Answers(
+            accuracy,
+            (repeats_of(answers[0]), repeats_of(answers[1])),
+            (int((unsure & alone[0]).sum()), int((unsure & alone[1]).sum())),
+            (int((ties[0] > 0).sum()), int((ties[1] > 0).sum())),
+        ),
+    ).at(DELTA)
+
+
+def _notes(a: Side, b: Side, ties: Sequence[np.ndarray]) -> Iterator[str]:
+    for side, tied in zip((a, b), ties, strict=True):
+        if number := int((tied > 0).sum()):
+            yield (
+                f"{side.name}: of {number:,} questions rounding alone chooses the "
+                "answer, which counts as right only if each one that ties is."
+            )
+        if not side.finished:
+            yield f"{side.name} is not finished: only what it has is compared."
 
 
 def repeats_of(answers: pd.DataFrame) -> float:
@@ -201,45 +151,38 @@ def _of_several_kinds(digests: set[str]) -> bool:
     return len({kind if space else "" for kind, space, _ in kinds}) > 1
 
 
-def _verdict(found: QuestionComparison, level: float) -> tuple[bool, str]:
-    a, b = found.sides
+def _verdict(found: Comparison, level: float) -> Verdict:
+    (a, b), d, of = found.sides, found.difference, found.answers
+    assert of is not None
     sign = -1 if a.lower_is_better else 1
-    gain = sign * found.difference.value
-    better, worse = (a, b) if gain > 0 else (b, a)
-    number = found.difference.num_texts
+    better, worse = (a, b) if sign * d.value > 0 else (b, a)
     if found.is_equal:
         has = f"{a.name} and {b.name} have the same {found.metric}"
-        return False, f"Equal: {has} on each of {number:,} questions."
-    if found.accuracy is None:
-        shown = _gap(found)
-        order = "less" if sign < 0 else "more"
+        return None, f"Equal: {has} on each of {d.num_texts:,} questions."
+    if of.accuracy is None:
+        size = with_error(abs(d.value), d.stderr)
+        if found.is_share:
+            size = f"{100 * abs(d.value):.1f} ± {100 * d.stderr:.1f} points"
         says = (
-            f"{better.name} has {shown} {order} {found.metric} than {worse.name} on "
-            f"{number:,} questions"
+            f"{better.name} has {size} {'less' if sign < 0 else 'more'} {found.metric} "
+            f"than {worse.name} on {d.num_texts:,} questions"
         )
-        if why := found.difference.undecided_at(1 - DELTA, "questions"):
-            return False, f"Undecided: {says}; {why}."
-        if found.difference.undecided_at(1 - level):
-            return False, f"Undecided: {says}; {CHANCE}."
-        return True, f"{better.name} is better: {says}."
-    right = found.accuracy
+        if why := d.undecided_at(1 - DELTA, "questions"):
+            return None, f"Undecided: {says}; {why}."
+        if d.undecided_at(1 - level):
+            return None, f"Undecided: {says}; {CHANCE}."
+        return better.name, f"{better.name} is better: {says}."
+    right = of.accuracy
     won, lost = sorted((right.only_a, right.only_b), reverse=True)
-    at_risk = found.uncertain[0] if better is a else found.uncertain[1]
+    at_risk = of.uncertain[0] if better is a else of.uncertain[1]
     says = (
-        f"{better.name} alone answers {won:,} of {number:,} questions rightly, "
+        f"{better.name} alone answers {won:,} of {d.num_texts:,} questions rightly, "
         f"{worse.name} alone {lost:,} (McNemar's p = {right.p_value:.2g})"
     )
     if right.p_value >= DELTA:
-        return False, f"Undecided: {says}."
+        return None, f"Undecided: {says}."
     if right.p_value >= level:
-        return False, f"Undecided: {says}; {CHANCE}."
+        return None, f"Undecided: {says}; {CHANCE}."
     if PairedAccuracy.split(won - at_risk, lost) >= level:
-        return False, f"Undecided: {says}, {at_risk} of them within Monte Carlo error."
-    return True, f"{better.name} answers more questions: {says}."
-
-
-def _gap(found: QuestionComparison) -> str:
-    size, error = abs(found.difference.value), found.difference.stderr
-    if found.is_share:
-        return f"{100 * size:.1f} ± {100 * error:.1f} points"
-    return with_error(size, error)
+        return None, f"Undecided: {says}, {at_risk} of them within Monte Carlo error."
+    return better.name, f"{better.name} answers more questions: {says}."

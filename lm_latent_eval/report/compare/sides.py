@@ -29,11 +29,6 @@ def bits(nats: float) -> float:
     return nats / math.log(2)
 
 
-def rate_in(unit: str) -> str:
-    """Return the name of a rate: "bits a byte" in bytes."""
-    return f"bits a {unit.removesuffix('s')}"
-
-
 PASSAGES = (
     *("cluster", "passage_id", "section_id", "story_id", "article_id", "context_id"),
     *("passage", "context", "article", "paragraph", "story", "background"),
@@ -92,7 +87,7 @@ def find_clusters(
 
 @dataclass(frozen=True)
 class Rates:
-    """A side's rate by its runs: nats a unit, or a mean score."""
+    """A side's rate by its runs: bits a unit, or a mean score."""
 
     mean: float
     spread: float | None
