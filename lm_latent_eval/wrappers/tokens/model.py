@@ -18,6 +18,7 @@ from lm_latent_eval.networks.causal import Tokens, TokenScores, check_causal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
+from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer, warn_of_cut
 from lm_latent_eval.wrappers.tokens.edges import Stretch
@@ -28,6 +29,11 @@ from lm_latent_eval.wrappers.tokens.estimators import (
     shifted,
 )
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
+from lm_latent_eval.wrappers.tokens.regions import (
+    border_tokens,
+    region_piece,
+    region_scores,
+)
 from lm_latent_eval.wrappers.tokens.search import SegmentationSearch, SegmentationWalk
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
@@ -251,6 +257,37 @@ class TokensScorer(NetworkScorer):
         if read.given_tokens:  # one way to write the context, and no ratio to all
             return replace(estimate, bound=Bound.NONE)
         return estimate
+
+    # -- regions ----------------------------------------------------------------------
+
+    unknown_words = "nothing"
+    """Tokens write every string."""
+
+    def score_regions(
+        self, texts: Sequence[Regions]
+    ) -> Iterator[tuple[int, list[RegionScore]]]:
+        """Yield log p of each region by canonical tokens: see ``ScoresRegions``.
+
+        Raises:
+            MissedTextsError: At the end, if a text has no probability.
+            ValueError: If segmentations are to be summed over, or a text cannot be
+                scored.
+        """
+        if self._estimator is not None:
+            raise ValueError(
+                f"estimator={self._options.estimator} sums over tokenizations of whole "
+                "texts: for surprisal give estimator=canonical"
+            )
+        missed = Missed([regions.query for regions in texts])
+        borders = border_tokens(self.network, self._encoding.vocabulary)
+        for regions in texts:
+            with missed.aside(regions.query):
+                piece = region_piece(self._encoding, regions.query.text)
+                scores = self._scores([piece])[piece.scored]
+                asked = regions, piece, scores
+                found = region_scores(self.network, self._encoding, borders, *asked)
+                yield regions.query.index, found
+        missed.tell()
 
     # -- generation -------------------------------------------------------------------
 
