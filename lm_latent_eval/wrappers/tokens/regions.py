@@ -133,4 +133,4 @@ def _log_border(
     log_p = reader.log_probs(reader.call(ids).logits[0, places])
     members = sent(torch.tensor(borders), log_p.device)
     (found,) = fetched(log_p[:, members].logsumexp(-1))
-    return found.tolist()  # type: ignore[no-any-return]
+    return found.tolist()
