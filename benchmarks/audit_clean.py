@@ -42,7 +42,8 @@ KINDS = {
 }
 """Scorers, and what each is a distribution over."""
 VOCABULARY, SMOOTHING = 400, 0.02
-UNKNOWN = "<unk>"
+UNKNOWN = "a"
+"""The word that all words outside of the vocabulary are taken for."""
 
 
 @cache
@@ -57,9 +58,7 @@ def tokenizer(scorer: str) -> Tokenizer:
     if scorer == "words":
         made = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
         made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        trainer = trainers.WordLevelTrainer(
-            vocab_size=VOCABULARY, special_tokens=[UNKNOWN]
-        )
+        trainer = trainers.WordLevelTrainer(vocab_size=VOCABULARY)
     else:
         made = Tokenizer(models.BPE())
         made.pre_tokenizer = pre_tokenizers.ByteLevel(

@@ -262,7 +262,7 @@ def exclusive(asked: Asked) -> Asked:
 
 
 def told_apart(asked: Asked) -> Asked:
-    """Leave out options that score as another one does, as all unknown words may."""
+    """Leave out options that score as an earlier one, as all unknown words may."""
     kept: dict[float, tuple[Pair, Reply]] = {}
     refused = [one for one in asked if math.isnan(one[1].log_p)]
     for one in asked:
@@ -522,9 +522,9 @@ class Session:
     ) -> Asked:
         """Ask for options after a context, of which at most one can be true.
 
-        The list that was given; else what a text goes on with, what the backend has
-        written, the most frequent first, and words of the texts. Of two options that
-        may both be true, since one begins with the other, the more probable one stays.
+        The list that was given; else what the backend has written, the most frequent
+        first, what a text goes on with, and words of the texts. Of two options that may
+        both be true, since one begins with the other, the more probable one stays.
 
         Args:
             context: It ends where a word does.
@@ -537,7 +537,7 @@ class Session:
         else:
             cut = next(iter(self.cuts(rest)), len(rest))
             frequent = [text for text, _ in Counter(written).most_common() if text]
-            own = [o for o in [rest[:cut], *frequent] if o][: self.plan.width]
+            own = [o for o in [*frequent, rest[:cut]] if o][: self.plan.width]
             options = self._apart([*own, *self.after(context)])
             least = len(self._apart(own))
         if len(options) > self.plan.width and not self.complete:
