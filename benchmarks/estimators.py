@@ -29,6 +29,7 @@ import csv
 import json
 import math
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -178,12 +179,38 @@ def alterations(texts: list[str]) -> dict[str, Alter]:
         sentences = text.split(". ")
         return ". ".join(sentences[dice.randrange(1, len(sentences)) :])
 
+    def sentences_shuffled(text: str, dice: random.Random) -> str:
+        sentences = text.rstrip(".").split(". ")
+        return ". ".join(dice.sample(sentences, len(sentences))) + "."
+
+    def names_swapped(text: str, dice: random.Random) -> str:
+        mine = sorted({w.strip(".,") for w in text.split() if w[:1].isupper()})
+        other = dict(zip(mine, dice.sample(mine, len(mine)), strict=True))
+        return re.sub(r"\w+", lambda word: other.get(word[0], word[0]), text)
+
+    def words_dropped(text: str, dice: random.Random) -> str:
+        return " ".join(w for w in text.split() if dice.random() > 0.15)
+
+    def words_doubled(text: str, dice: random.Random) -> str:
+        return " ".join(
+            word if dice.random() > 0.15 else f"{word} {word}" for word in text.split()
+        )
+
+    def interleaved(text: str, dice: random.Random) -> str:
+        pairs = zip(text.split(". "), dice.choice(texts).split(". "), strict=False)
+        return ". ".join(sentence for pair in pairs for sentence in pair)
+
     return {
         "as they are": lambda text, dice: text,
         "fragments": fragment,
         "shuffled": shuffled,
         "names replaced": renamed,
         "lower case": lambda text, dice: text.lower(),
+        "sentences shuffled": sentences_shuffled,
+        "names swapped": names_swapped,
+        "words dropped": words_dropped,
+        "words doubled": words_doubled,
+        "two interleaved": interleaved,
         "five joined": joined(5),
         "twelve joined": joined(12),
         **{f"{words} words": long(words) for words in (200, 300, 400, 1000, 3000)},
