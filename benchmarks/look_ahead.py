@@ -28,7 +28,7 @@ from lm_latent_eval.models.kglm.search import LookAhead
 from lm_latent_eval.models.kglm.tables import Tables
 
 Change = Callable[[Outlook, Tables], Outlook]
-NAMES = "names replaced"
+KINDS = "names swapped", "names replaced", "as they are"
 
 
 def without_gains(outlook: Outlook, _: Tables) -> Outlook:

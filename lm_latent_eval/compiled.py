@@ -21,16 +21,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
+from numpy.typing import NDArray
 
 from lm_latent_eval.version import __version__
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+Keys = NDArray[np.uint64]
+
 SOURCES = (
     "inference/pruning.py",
     "models/kglm/chain.py",
     "models/kglm/choices.py",
-    "models/kglm/parent_gains.py",
 )
 """Files with compiled functions."""
 

@@ -15,8 +15,7 @@ the threshold c with
 
 keeps what ranks above it, and W minus their number of the others by systematic
 sampling, each with probability r_i / c, and then as if its rank were c. What is listed
-must not depend on the random numbers. Members of intervals may have ranks that are
-coarser than if they were listed: weights use the rank that drew them.
+must not depend on the random numbers.
 
 A beam keeps the W best. Source: Fearnhead and Clifford (2003), section 3.2.
 """
@@ -27,14 +26,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lm_latent_eval.compiled import compiled
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
-Keys = NDArray[np.uint64]
+from lm_latent_eval.compiled import Booleans, Floats, Integers, Keys, compiled
 
 MARGIN = 0.1
 """Nats below the threshold that would be found before merging, which lowers it."""
@@ -54,6 +47,14 @@ class Runs(NamedTuple):
     """Ranks from the largest down, but for an offset, nats, (N,)."""
     tail: Floats
     """Sums of e^(value - the list's largest) from each place of a list on, (N,)."""
+    choice: Integers
+    """Which of the choices that were sorted is at each place, (N,)."""
+
+    def choices_at(self, intervals: Intervals, some: Items | Survivors) -> Integers:
+        """Return the choices of places in intervals, (n,)."""
+        place = self.first[intervals.run[some.interval]] + some.place
+        choice: Integers = self.choice[place]
+        return choice
 
 
 class Intervals(NamedTuple):
@@ -106,6 +107,36 @@ class Survivors(NamedTuple):
     """In its list, (N,)."""
     log_f: Floats
     """What its weight is multiplied by, nats, (N,)."""
+
+
+SHORT = 64
+"""The longest lists that are sorted by insertion."""
+
+
+@compiled
+def sorted_lists(first: Integers, value: Floats) -> Runs:
+    """Sort lists of choices; of equal ranks the first one comes first.
+
+    Args:
+        first: Where each list begins, and the end, (L + 1,).
+        value: Ranks, but for an offset, nats, (N,).
+    """
+    choice, ranked, tail = np.arange(len(value)), value.copy(), np.empty(len(value))
+    for i in range(len(first) - 1):
+        begin, end = first[i], first[i + 1]
+        if end - begin > SHORT:
+            order = np.argsort(-value[begin:end], kind="mergesort")
+            choice[begin:end] = begin + order
+            ranked[begin:end] = value[begin:end][order]
+        else:
+            for n in range(begin + 1, end):
+                moved, at = ranked[n], n
+                while at > begin and ranked[at - 1] < moved:
+                    ranked[at], choice[at] = ranked[at - 1], choice[at - 1]
+                    at -= 1
+                ranked[at], choice[at] = moved, n
+        tail[begin:end] = tails(ranked[begin:end])
+    return Runs(first, ranked, tail, choice)
 
 
 @compiled
@@ -179,7 +210,6 @@ def listed(
     intervals: Intervals,
     places: Places,
     unbiased: bool,
-    slack: float,
 ) -> tuple[Items, Booleans]:
     """List the choices that may be worth a place by themselves.
 
@@ -188,7 +218,6 @@ def listed(
         intervals: What histories choose from.
         places: How many survive.
         unbiased: Whether to thin, or to keep the best.
-        slack: Nats by which ranks may rise as they are looked at closer.
 
     Returns:
         The items, and of which groups all choices fit: of these all are listed.
@@ -201,7 +230,7 @@ def listed(
         whole[g] = whole[g] and every <= places.width[g]
         floor = -np.inf
         if not whole[g] and every > 0:
-            floor = _floor(runs, intervals, g, places, unbiased, every) - MARGIN - slack
+            floor = _floor(runs, intervals, g, places, unbiased, every) - MARGIN
         for i in range(intervals.first[g], intervals.first[g + 1]):
             start, end = runs.first[intervals.run[i]], runs.first[intervals.run[i] + 1]
             if intervals.offset[i] > -np.inf:
@@ -468,7 +497,7 @@ def thin(
     Args:
         runs: Lists of choices.
         intervals: What histories choose from.
-        items: What is listed, whose ranks may be finer than those of the lists.
+        items: What is listed.
         key: Of items: equal where everything goes on alike, (n,).
         places: How many survive; of groups that are ``whole`` all do.
         uniforms: Numbers of (0, 1): for the cut and for merging, (G, 2).

@@ -2,8 +2,8 @@
 
 What no latent changes is looked up in tables, so texts are searched one by one, on the
 host, each in all of its groups at once: the passes of a filter, or one beam. A model
-lists the choices of a step, coarsely ranked, and then looks closer at those that may be
-worth a place by themselves; it does not know who prunes.
+lists the choices of a step, and keys those that may be worth a place by themselves; it
+does not know who prunes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lm_latent_eval.compiled import Booleans, Floats, Integers, Keys
 from lm_latent_eval.inference.cuts import (
     CHOICE_LANE,
     CUT_LANE,
@@ -25,17 +26,11 @@ from lm_latent_eval.inference.cuts import (
 )
 from lm_latent_eval.inference.pruning import (
     GOLDEN,
-    Booleans,
-    Floats,
-    Integers,
     Intervals,
-    Items,
-    Keys,
     Places,
-    Runs,
-    Survivors,
     best,
     listed,
+    sorted_lists,
     thin,
 )
 
@@ -43,13 +38,14 @@ from lm_latent_eval.inference.pruning import (
 class Listing(NamedTuple):
     """All choices of a step, in lists that histories share."""
 
-    runs: Runs
+    first: Integers
+    """Where each list begins, and the end, (L + 1,)."""
+    value: Floats
+    """Ranks of choices, but for an offset, nats, (N,)."""
     intervals: Intervals
     """What each group chooses from."""
-    several: Booleans
-    """Whether a choice of each group may stand for several, (G,)."""
-    slack: float
-    """Nats by which ranks may rise as they are looked at closer."""
+    several: bool
+    """Whether a choice may stand for several."""
 
 
 class Taken(NamedTuple):
@@ -92,15 +88,26 @@ class TextSteps(Protocol):
         """List all choices, given what histories weigh and where groups begin."""
         ...
 
-    def looked_at(self, items: Items) -> tuple[Floats, Keys]:
-        """Rank some choices by themselves; keys are equal where all goes on alike."""
+    def keys(self, interval: Integers, choice: Integers) -> Keys:
+        """Return numbers that are equal where everything goes on alike.
+
+        Args:
+            interval: Of the listing, which tells the history, (n,).
+            choice: From the list of that interval, (n,).
+        """
         ...
 
-    def take(self, kept: Survivors, u: Floats) -> Taken:
+    def take(
+        self, interval: Integers, choice: Integers, group: Integers, u: Floats
+    ) -> Taken:
         """Go on with what survived.
 
-        ``u``, a number of (0, 1) for each group, draws where choices stood for several
-        (``each_its_own``).
+        Args:
+            interval: Of the listing, (N,).
+            choice: From the list of that interval, (N,).
+            group: Where the survivors of each group begin, and the end, (G + 1,).
+            u: A number of (0, 1) for each group, which draws where choices stood for
+                several (``each_its_own``).
         """
         ...
 
@@ -222,28 +229,24 @@ def _search_text(steps: TextSteps, rule: _Rule, score: Floats | None) -> FoundTe
     links: list[Taken] = []
     for t in range(steps.num_steps):
         listing = steps.choices(t, before + log_p + log_f, group)
-        items, whole = listed(
-            listing.runs,
+        runs, chosen_from = (
+            sorted_lists(listing.first, listing.value),
             listing.intervals,
-            places,
-            unbiased,
-            listing.slack,
         )
-        rank, key = steps.looked_at(items)
-        items = items._replace(rank=rank)
-        u = np.zeros((groups, 4)) if rule.uniforms is None else rule.uniforms[t]
-        if unbiased:
-            places = places._replace(whole=whole)
-            cut_and_merge = np.ascontiguousarray(u[:, [CUT_LANE, MERGE_LANE]])
-            kept = thin(
-                listing.runs, listing.intervals, items, key, places, cut_and_merge
-            )
-            left_out = left_out | ~whole | listing.several
-        else:
+        items, whole = listed(runs, chosen_from, places, unbiased)
+        if rule.uniforms is None:
+            u = np.zeros((groups, 4))
             kept = best(items, places.width, GRID)
-            full = np.diff(kept.first) >= places.width
-            left_out = left_out | full | listing.several
-        taken = steps.take(kept, u[:, CHOICE_LANE])
+            cut_now = np.diff(kept.first) >= places.width
+        else:
+            u, places = rule.uniforms[t], places._replace(whole=whole)
+            key = steps.keys(items.interval, runs.choices_at(chosen_from, items))
+            cut_and_merge = np.ascontiguousarray(u[:, [CUT_LANE, MERGE_LANE]])
+            kept = thin(runs, chosen_from, items, key, places, cut_and_merge)
+            cut_now = ~whole
+        left_out = left_out | cut_now | listing.several
+        choice = runs.choices_at(chosen_from, kept)
+        taken = steps.take(kept.interval, choice, kept.first, u[:, CHOICE_LANE])
         links.append(taken)
         before = before[taken.history]
         log_p = log_p[taken.history] + taken.log_p

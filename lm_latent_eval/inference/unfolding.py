@@ -59,12 +59,7 @@ class DrawnProposal(Proposal):
         Raises:
             ValueError: If there is another number of histories, and more than one.
         """
-        histories = self.histories(encoded)
-        if histories not in (1, num_samples):
-            raise ValueError(
-                f"{histories} histories cannot continue in {num_samples} latents"
-            )
-        origin = torch.arange(num_samples).clamp_max(histories - 1)
+        origin = own_histories(self.histories(encoded), num_samples)
         origin = origin.expand(len(encoded.batch.length), -1)
         return self.sample_from(encoded, uniforms, origin)[0]
 
@@ -98,8 +93,21 @@ class DrawnProposal(Proposal):
         return None
 
 
-class SearchedProposal(DrawnProposal):
-    """q(z | x) that draws step by step, and finds latents as a cut decides."""
+def own_histories(histories: int, num_samples: int) -> Tensor:
+    """Return which history each latent continues, (K,): its own, or the only one.
+
+    Raises:
+        ValueError: If there is another number of histories, and more than one.
+    """
+    if histories not in (1, num_samples):
+        raise ValueError(
+            f"{histories} histories cannot continue in {num_samples} latents"
+        )
+    return torch.arange(num_samples).clamp_max(histories - 1)
+
+
+class SearchedProposal(Proposal):
+    """q(z | x) that finds latents as a cut decides."""
 
     widening: ClassVar[int] = 32
     """Histories of all passes of ``auto``, at most, for each sample asked for."""
@@ -139,7 +147,7 @@ class SearchedProposal(DrawnProposal):
         """
 
 
-class StepProposal(SearchedProposal):
+class StepProposal(DrawnProposal, SearchedProposal):
     """q(z | x) that says what its steps are, choice by choice."""
 
     searches_know_q: ClassVar[bool] = False

@@ -12,12 +12,13 @@ from lm_latent_eval.inference import cuts
 from lm_latent_eval.inference.cuts import relative
 from lm_latent_eval.inference.pruning import (
     Intervals,
+    Items,
     Places,
-    Runs,
     best,
     listed,
     member,
     merged,
+    sorted_lists,
     tails,
     thin,
     threshold,
@@ -39,9 +40,7 @@ HISTORIES = [(0, 0.0), (1, -1.0), (0, -2.5), (2, 0.0), (3, -math.inf), (1, -40.0
 def runs_of(lists):
     first = np.cumsum([0, *map(len, lists)])
     values = [np.array(each, dtype=float) for each in lists]
-    return Runs(
-        first, np.concatenate(values), np.concatenate([tails(v) for v in values])
-    )
+    return sorted_lists(first, np.concatenate(values))
 
 
 def intervals_of(histories):
@@ -55,6 +54,13 @@ def places_of(width, fewest, share, whole=False):
     return Places(*one, np.array([whole]))
 
 
+def all_listed(runs):
+    """Every choice of a list by itself."""
+    number = np.array([len(runs.value)])
+    place = np.arange(number[0])
+    return Items(np.append(0, number), 0 * place, place, runs.value, number)
+
+
 def ranks_of(runs, intervals):
     """Every choice that is possible, and its rank."""
     found = {}
@@ -66,14 +72,13 @@ def ranks_of(runs, intervals):
     return found
 
 
-@pytest.mark.parametrize("slack", [0.0, 2.0])
 @pytest.mark.parametrize("share", [1e-12, 1e-3, 0.2])
 @pytest.mark.parametrize("width", [2, 3, 5, 8])
-def test_each_choice_survives_by_its_share(width, share, slack):
+def test_each_choice_survives_by_its_share(width, share):
     """f is one over the probability to survive; there are as many as there may be."""
     runs, intervals = runs_of(LISTS), intervals_of(HISTORIES)
     rank, places = ranks_of(runs, intervals), places_of(width, 2, share)
-    items, whole = listed(runs, intervals, places, True, slack)
+    items, whole = listed(runs, intervals, places, True)
     assert not whole[0]
     assert len(items.rank) < len(rank), "premise: some are not listed"
     keys = np.arange(len(items.rank), dtype=np.uint64)
@@ -108,9 +113,7 @@ def test_it_is_the_cut_of_tensors_where_nothing_is_shared():
         value = np.sort(dice.normal(0, 3, 40))[::-1]
         runs, intervals = runs_of([value]), intervals_of([(0, 0.0)])
         places = places_of(number, number, 1.0)
-        items, _ = listed(runs, intervals, places, True, 1e4)
-        assert len(items.rank) == 40, "premise: all are listed"
-        keys = np.arange(40, dtype=np.uint64)
+        items, keys = all_listed(runs), np.arange(40, dtype=np.uint64)
         for u in (0.1, 0.5, 0.9):
             numbers = np.array([[u, 0.5]])
             kept = thin(runs, intervals, items, keys, places, numbers)
@@ -141,8 +144,7 @@ def test_one_of_each_key_is_kept_by_its_share():
 def test_merged_choices_leave_places_to_others():
     runs, intervals = runs_of([[0.0, -0.1, -0.2, -0.3]]), intervals_of([(0, 0.0)])
     places = places_of(2, 2, 1e-6)
-    items, _ = listed(runs, intervals, places, True, 10.0)
-    keys = np.array([5, 5, 6, 6], dtype=np.uint64)
+    items, keys = all_listed(runs), np.array([5, 5, 6, 6], dtype=np.uint64)
     weight = np.zeros(4)
     for u in U:
         kept = thin(runs, intervals, items, keys, places, np.array([[0.5, u]]))
@@ -156,7 +158,7 @@ def test_all_survive_while_they_fit():
     rank = ranks_of(runs, intervals)
     for width, fits in ((len(rank), True), (len(rank) - 1, False)):
         places = places_of(width, 1, 1e-3, whole=True)
-        items, whole = listed(runs, intervals, places, True, 0.0)
+        items, whole = listed(runs, intervals, places, True)
         assert whole[0] == fits
         if fits:
             assert {*zip(items.interval, items.place, strict=True)} == rank.keys()
@@ -172,7 +174,7 @@ def test_a_beam_keeps_the_best(width):
     runs, intervals = runs_of(LISTS), intervals_of(HISTORIES)
     rank = ranks_of(runs, intervals)
     places = places_of(width, width, 0.0)
-    items, _ = listed(runs, intervals, places, False, 0.0)
+    items, _ = listed(runs, intervals, places, False)
     kept = best(items, places.width, 2.0**-10)
     chosen = [*zip(kept.interval, kept.place, strict=True)]
     wanted = sorted(rank.values(), reverse=True)[:width]
@@ -182,7 +184,7 @@ def test_a_beam_keeps_the_best(width):
 def test_nothing_survives_of_nothing():
     runs, intervals = runs_of([[-math.inf], []]), intervals_of([(0, 0.0), (1, 0.0)])
     places = places_of(3, 1, 0.1)
-    items, _ = listed(runs, intervals, places, True, 0.0)
+    items, _ = listed(runs, intervals, places, True)
     keys = np.zeros(len(items.rank), np.uint64)
     kept = thin(runs, intervals, items, keys, places, np.array([[0.5, 0.5]]))
     assert kept.first.tolist() == [0, 0]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lm_latent_eval.inference.ragged import expand_ranges, ranked_within
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph, words_ahead
+from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.text.batch import TokenBatch
 
 FEWEST_WORDS = 64
@@ -32,46 +31,54 @@ LINKED, HUB = 64, 256
 that suggests them."""
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The states of each text: no mention, then nodes that its words suggest.
+def candidates_of(batch: TokenBatch, graph: KnowledgeGraph) -> Tensor:
+    """Find the states of each text: no mention, then nodes that its words suggest.
 
-    Last come nodes that share an edge with those, up to ``LINKED`` of them: a walk may
-    mention them, at words that do not name them, for what derives from them later. On
-    the host.
+    Those have an alias that has a word of the text. Last come nodes that share an edge
+    with them, up to ``LINKED``: a walk may mention them, at words that do not name
+    them, for what derives from them later.
+
+    Returns:
+        Nodes on the host, (B, 1 + C), the first 0, and 0 at the end where there are
+        fewer.
     """
+    targets, length = batch.on_host
+    num_tokens = targets.shape[1]
+    inside = torch.arange(num_tokens) < length[:, None]
+    text = targets.masked_fill(~inside, -1)
+    word, longest = text.flatten(), graph.aliases.shape[2]
+    words, begun, position = graph.aliases_with(word, 0, 1, BEGUN)
+    rest, held, midst = graph.aliases_with(word, 1, longest, HELD)
+    matches = _matches(words, text, position), _standing(rest, text, midst)
+    text_of = torch.cat([position, midst]) // num_tokens
+    key, which = torch.unique(
+        text_of * graph.num_nodes + torch.cat([begun, held]), return_inverse=True
+    )
+    best = torch.zeros_like(key)
+    best.scatter_reduce_(0, which, torch.cat(matches), "amax")
+    order, place = ranked_within(key // graph.num_nodes, best)
+    owner = key[order] // graph.num_nodes
+    kept = place < MOST_PAIRS // length.clamp_min(FEWEST_WORDS)[owner]
+    order = order[kept]
+    key, place = _with_linked(key[order], place[kept], best[order], graph)
+    owner, column = key // graph.num_nodes, place + 1
+    size = int(column.max()) + 1 if len(column) else 1
+    nodes = key.new_zeros(len(text), size)
+    nodes[owner, column] = key % graph.num_nodes
+    rows = [_with_few_others(row, graph.num_nodes) for row in nodes]
+    return pad_sequence(rows, batch_first=True)
 
-    node: Tensor
-    """(B, 1 + C), the first 0, and 0 at the end where there are fewer."""
 
-    @classmethod
-    def of(cls, batch: TokenBatch, graph: KnowledgeGraph) -> Candidates:
-        """Find the nodes with an alias that has a word of the text."""
-        targets, length = batch.on_host
-        num_tokens = targets.shape[1]
-        inside = torch.arange(num_tokens) < length[:, None]
-        text = targets.masked_fill(~inside, -1)
-        word, longest = text.flatten(), graph.aliases.shape[2]
-        words, begun, position = graph.aliases_with(word, 0, 1, BEGUN)
-        rest, held, midst = graph.aliases_with(word, 1, longest, HELD)
-        matches = _matches(words, text, position), _standing(rest, text, midst)
-        text_of = torch.cat([position, midst]) // num_tokens
-        key, which = torch.unique(
-            text_of * graph.num_nodes + torch.cat([begun, held]), return_inverse=True
-        )
-        best = torch.zeros_like(key)
-        best.scatter_reduce_(0, which, torch.cat(matches), "amax")
-        order, place = ranked_within(key // graph.num_nodes, best)
-        owner = key[order] // graph.num_nodes
-        kept = place < MOST_PAIRS // length.clamp_min(FEWEST_WORDS)[owner]
-        order = order[kept]
-        key, place = _with_linked(key[order], place[kept], best[order], graph)
-        owner, column = key // graph.num_nodes, place + 1
-        size = int(column.max()) + 1 if len(column) else 1
-        nodes = key.new_zeros(len(text), size)
-        nodes[owner, column] = key % graph.num_nodes
-        rows = [_with_few_others(row, graph.num_nodes) for row in nodes]
-        return cls(pad_sequence(rows, batch_first=True))
+def with_twisted(nodes: Tensor, twist: Twist) -> Tensor:
+    """Add the nodes of each text, (B, 1 + C), that a twist has at its positions."""
+    position, node = twist.key[:-1] // twist.num_nodes, twist.key[:-1] % twist.num_nodes
+    text = position // (int(twist.key[-1]) // twist.num_nodes // len(nodes))
+    rows = []
+    for b, row in enumerate(nodes):
+        row = row[: 1 + int((row != NO_ENTITY).sum())]
+        twisted = node[text == b].unique()
+        rows.append(torch.cat([row, twisted[~torch.isin(twisted, row)]]))
+    return pad_sequence(rows, batch_first=True)
 
 
 def _with_few_others(row: Tensor, num_nodes: int) -> Tensor:

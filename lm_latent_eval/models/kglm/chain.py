@@ -34,8 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm_latent_eval.compiled import compiled
-from lm_latent_eval.inference.pruning import Floats, Integers
+from lm_latent_eval.compiled import Floats, compiled
 from lm_latent_eval.models.kglm.tables import Tables
 
 NONE, NEW, DERIVED, CONTINUE = 0, 1, 2, 3
@@ -45,12 +44,8 @@ ROUNDS = 1
 find as much with 1, 3 and 5, in texts that fit the model badly, and less with none."""
 LEAST = 1e-12
 """Probabilities are taken to be no less where their logarithm is."""
-LITTLE = 0.05
-"""Nats. Tokens that no parents can change by more are not looked at."""
 LIGHTEST, MOST_EXPONENT = 1e-300, 700.0
 """What neither underflows nor overflows in float64."""
-LIKELIEST = 2
-"""Last mentions that are looked at when there are other parents."""
 
 
 class Parents(NamedTuple):
@@ -77,26 +72,6 @@ class Derived(NamedTuple):
     """What parents weigh together after each last mention."""
     value: Floats
     """The expected psi of what is derived after it."""
-
-
-class Derivable(NamedTuple):
-    """What a DERIVED mention is worth at each token, by who its parents are."""
-
-    otherwise: Floats
-    """If nothing is derived, or after a less likely last mention, (T,)."""
-    mass: Floats
-    """The probability that something is derived after each of the likeliest last
-    mentions, over what that is worth, (T, LIKELIEST)."""
-    last: Integers
-    """The states that these are, (T, LIKELIEST)."""
-    weight: Floats
-    """Of states as parents, (T, S)."""
-    paid: Floats
-    """What is derived from each is worth, (T, S)."""
-    unknown: Floats
-    """What unknown parents pay and weigh, (T, 2)."""
-    matters: Floats
-    """Nats by which parents may change the token, (T,)."""
 
 
 @compiled
@@ -146,10 +121,8 @@ def _ahead(tables: Tables, t: int, after: Floats) -> tuple[Floats, Floats, float
 
 
 @compiled
-def _derived(
-    tables: Tables, parents: Parents, t: int, mention: Floats
-) -> tuple[Derived, float]:
-    """Weigh what is derived at t, and return the mean psi of all candidates."""
+def _derived(tables: Tables, parents: Parents, t: int, mention: Floats) -> Derived:
+    """Weigh what is derived at t."""
     size = tables.other
     derived = Derived(np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size))
     alike = mention[:size].sum() / max(1, size - 1)
@@ -169,7 +142,7 @@ def _derived(
         alone = derived.weight[c] * (1 - parents.recent[t, c])
         derived.number[c] = max(number + alone, LIGHTEST)
         derived.value[c] = (total + alone * derived.paid[c]) / derived.number[c]
-    return derived, alike
+    return derived
 
 
 @compiled
@@ -184,7 +157,7 @@ def backward(tables: Tables, parents: Parents) -> Floats:
         mention, none, peak = _ahead(tables, t, beta[t + 1])
         types = _types(tables.mention[t], tables.begins)
         new = (np.exp(tables.new[t, : other + 1]) * mention).sum()
-        value = _derived(tables, parents, t, mention)[0].value
+        value = _derived(tables, parents, t, mention).value
         for s in range(other + 1):
             derived = value[s] if s < other else value[0]
             first = types[1 if s > 0 or parents.before[t] > 0 else 0]
@@ -207,39 +180,20 @@ def _over(reached: float, log_expected: float, peak: float) -> float:
 
 
 @compiled
-def forward(
-    tables: Tables, parents: Parents, beta: Floats, likeliest: int
-) -> tuple[Floats, Derivable]:
-    """Read the chain given the whole text.
+def forward(tables: Tables, parents: Parents, beta: Floats) -> Floats:
+    """Return the probability that a mention of each state begins, (T, S).
 
-    Args:
-        tables: Of the text.
-        parents: Who may have been mentioned.
-        beta: From ``backward``.
-        likeliest: How many last mentions are looked at when there are other parents.
-
-    Returns:
-        The probability that a mention of each state begins, (T, S), and what parents
-        are worth.
+    Of the chain given the whole text; ``beta`` is from ``backward``.
     """
     num_tokens, other = len(tables.word), tables.other
     begun = np.zeros((num_tokens, other))
-    found = Derivable(
-        np.ones(num_tokens),
-        np.zeros((num_tokens, likeliest)),
-        np.zeros((num_tokens, likeliest), np.int64),
-        np.zeros((num_tokens, other)),
-        np.zeros((num_tokens, other)),
-        np.zeros((num_tokens, 2)),
-        np.zeros(num_tokens),
-    )
     at_none, at_mention = np.zeros(other + 1), np.zeros(other + 1)
     at_none[0] = 1.0
     deriving = np.zeros(other + 1)
     for t in range(num_tokens):
         mention, none, peak = _ahead(tables, t, beta[t + 1])
         types = _types(tables.mention[t], tables.begins)
-        derived, alike = _derived(tables, parents, t, mention)
+        derived = _derived(tables, parents, t, mention)
         introducing = 0.0
         for s in range(other + 1):
             first = types[1 if s > 0 or parents.before[t] > 0 else 0]
@@ -257,28 +211,7 @@ def forward(
                 mass += reached[s] + anybody
                 begun[t, s] = min(mass * mention[s], 1.0)
             at_mention[s] += mass * mention[s]
-        found.weight[t], found.paid[t] = derived.weight, derived.paid
-        found.unknown[t, 0] = parents.unknown[t] * alike
-        found.unknown[t, 1] = parents.unknown[t]
-        _likeliest(found, t, deriving[:other], derived)
-    return begun, found
-
-
-@compiled
-def _likeliest(found: Derivable, t: int, deriving: Floats, derived: Derived) -> None:
-    """Write the last mentions after which most is derived, and what these change."""
-    best = 0.0
-    for c in range(len(deriving)):
-        if derived.weight[c] > 0:
-            best = max(best, derived.paid[c])
-    for i in range(min(found.mass.shape[1], len(deriving))):
-        last = np.argmax(deriving)
-        found.mass[t, i], found.last[t, i] = deriving[last], last
-        found.otherwise[t] -= deriving[last] * derived.value[last]
-        deriving[last] = -1.0
-    found.otherwise[t] = max(found.otherwise[t], 0.0)
-    most = found.otherwise[t] + found.mass[t].sum() * best
-    found.matters[t] = math.log(max(most, LEAST) / max(found.otherwise[t], LEAST))
+    return begun
 
 
 @compiled
@@ -346,6 +279,6 @@ def expected_mentions(
     for again in range(1 + rounds):
         unknown = before if again else np.ones(len(before))
         parents = Parents(recent, unknown, before, again > 0)
-        begun, _ = forward(tables, parents, backward(tables, parents), 1)
+        begun = forward(tables, parents, backward(tables, parents))
         recent = recent_mentions(log_absent(begun), cutoff)
     return recent

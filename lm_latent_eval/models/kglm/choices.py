@@ -2,9 +2,9 @@
 
 A choice is a mention type and a state: a node, or one state for all nodes that are not
 listed. What NEW mentions are worth is the same for all walks but for an offset, so it
-is one sorted list, of which a walk lists the best. Choices are ranked by log p of walk
-and words so far, and what is expected of the text ahead: by the chain after the last
-mention, and by what the entities of the walk are worth as parents.
+is one list, which they share. A choice is worth its log p and what an outlook adds. Of
+a search that is log p of its word and what is expected of the text after it; of a
+proposal its twist: walks are drawn in proportion to what choices are worth.
 """
 
 from __future__ import annotations
@@ -14,48 +14,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm_latent_eval.compiled import compiled
-from lm_latent_eval.inference.pruning import (
-    Booleans,
-    Floats,
-    Integers,
-    Intervals,
-    Items,
-    Keys,
-    Runs,
-    tails,
-)
-from lm_latent_eval.models.kglm.chain import (
-    CONTINUE,
-    DERIVED,
-    NEW,
-    NONE,
-    Derivable,
-    log_types,
-)
-from lm_latent_eval.models.kglm.parent_gains import (
-    TokensAhead,
-    log_gain,
-    remember,
-    tokens_ahead,
-)
+from lm_latent_eval.compiled import Floats, Integers, Keys, compiled
+from lm_latent_eval.inference.pruning import Intervals
+from lm_latent_eval.models.kglm.chain import CONTINUE, DERIVED, NEW, NONE, log_types
 from lm_latent_eval.models.kglm.tables import Tables
-
-SLACK = 2.0
-"""Nats by which what an entity is worth as a parent may depend on the walk."""
 
 
 class Outlook(NamedTuple):
-    """What a search expects of the text ahead."""
+    """What choices are worth beside log p of the walk, nats."""
 
-    beta: Floats
-    """log p of the text from a token on after a mention of a state (0), or none since
-    (1), clamped, (T + 1, 2, S + 1)."""
-    derivable: Derivable
-    absent: Floats
-    """Log p that no mention of a state begins before each token, (T + 1, S)."""
-    little: float
-    """Nats by which entities must change a token as its parents, to count."""
+    mention: Floats
+    """Beginning a mention of each state, (T, M)."""
+    going_on: Floats
+    """Going on with one, (T, M)."""
+    none: Floats
+    """Mentioning nothing after a last mention of each state, (T, S + 1)."""
 
 
 class Pasts(NamedTuple):
@@ -72,38 +45,23 @@ class Pasts(NamedTuple):
     """The key of each after a token that mentions nothing, (D,)."""
 
 
-class NewEntities(NamedTuple):
-    """NEW entities of a token by one outlook, sorted by what they are worth."""
-
-    state: Integers
-    """(n,)."""
-    value: Floats
-    """log p of entity and word, and what is expected after them, (n,)."""
-    tail: Floats
-    """As ``Runs`` has it, (n,)."""
-    gain: Floats
-    """What a mention of each state is worth as a parent, coarsely, (M,)."""
-    ahead: TokensAhead
-
-
 class Choices(NamedTuple):
-    """What walks may choose, in sorted lists: of each past, then NEW by outlook."""
+    """What walks may choose, in lists: of each past, then NEW entities by outlook."""
 
-    runs: Runs
+    first: Integers
+    """Where each list begins, and the end, (D + 3,)."""
     mention: Integers
     """(N,)."""
     state: Integers
     """(N,)."""
     log_p: Floats
     """log p of the choice and its word; of a NEW one but for its type, (N,)."""
+    value: Floats
+    """What it is worth; of a NEW one but for its type, (N,)."""
     new: Floats
     """log p of introducing anything after each past, (D,)."""
-    gain: Floats
-    """What the entities of each past are worth as parents, (D,)."""
-    sums: Floats
-    """As ``remember`` writes them, (D, J, 2)."""
-    has_last: Booleans
-    """Likewise, (D, J, LIKELIEST)."""
+    log_z: Floats
+    """Log of the sum of what all choices of a past are worth, or 0, (D,)."""
 
 
 @compiled
@@ -182,29 +140,6 @@ def without_repetitions(window: Integers, seen: Integers, mark: int) -> Integers
 
 
 @compiled
-def new_entities(tables: Tables, outlook: Outlook, t: int) -> NewEntities:
-    """Sort the NEW entities of token t."""
-    cutoff, size = len(tables.code) - 1, tables.num_listed
-    derivable, absent, little = outlook.derivable, outlook.absent, outlook.little
-    ahead = tokens_ahead(derivable, absent, t, cutoff, little, True)
-    of_all = tokens_ahead(derivable, absent, t, cutoff, little, False)
-    gain = np.zeros(tables.word.shape[1])
-    if len(ahead.token):
-        nobody = np.zeros(of_all.last.shape, np.bool_)
-        without = log_gain(of_all, of_all.expected, nobody, t, 0, 0)
-        for s in range(1, tables.other):
-            if tables.parent[t, s] > -np.inf:
-                gain[s] = log_gain(of_all, of_all.expected, nobody, t, s, 0) - without
-    value = np.empty(size - 1)
-    for s in range(1, size):
-        after = outlook.beta[t + 1, 0, min(s, tables.other)]
-        value[s - 1] = tables.new[t, s] + tables.word[t, s] + after + gain[s]
-    order = np.argsort(-value, kind="mergesort")
-    value = value[order]
-    return NewEntities(order + 1, value, tails(value), gain, ahead)
-
-
-@compiled
 def parents_of(tables: Tables, t: int, window: Integers) -> tuple[Integers, Floats]:
     """Return the states that a walk may derive from, and their probabilities.
 
@@ -236,7 +171,6 @@ def last_mention(window: Integers) -> int:
 def choices(
     tables: Tables,
     outlooks: tuple[Outlook, Outlook],
-    new: tuple[NewEntities, NewEntities],
     t: int,
     of: Pasts,
     normalized: bool,
@@ -246,20 +180,16 @@ def choices(
     Args:
         tables: Of the text.
         outlooks: By which pasts are ranked.
-        new: NEW entities by each of them.
         t: The token.
         of: The pasts.
-        normalized: Whether the choices of a past are to total one.
+        normalized: Whether to sum what the choices of each past are worth.
     """
     number, size, other = len(of.window), tables.word.shape[1], tables.other
     room = number * 16 + 2 * size
     mention, state = np.zeros(room, np.int64), np.zeros(room, np.int64)
     log_p, value = np.zeros(room), np.zeros(room)
     first = np.zeros(number + 3, np.int64)
-    log_new, gain = np.zeros(number), np.zeros(number)
-    shape = number, max(len(new[0].ahead.token), len(new[1].ahead.token))
-    sums = np.zeros((*shape, 2))
-    has_last = np.zeros((*shape, new[0].ahead.last.shape[1]), np.bool_)
+    log_new, log_z = np.zeros(number), np.zeros(number)
     types = np.empty(4)
     mass, reached = np.zeros(size), np.empty(size, np.int64)
     edge_other = np.exp(tables.edge_other[t])
@@ -269,24 +199,17 @@ def choices(
             room = 2 * room
             mention, state = _grown(mention, room), _grown(state, room)
             log_p, value = _grown(log_p, room), _grown(value, room)
-        outlook, entities = outlooks[of.outlook[d]], new[of.outlook[d]]
-        window, beta = of.window[d], outlook.beta[t + 1]
+        outlook, window = outlooks[of.outlook[d]], of.window[d]
         previous, latest = window[-1], min(last_mention(window[1:]), other)
         parent, weight = parents_of(tables, t, window)
         can_derive = len(parent) > 0
         log_types(tables.mention[t], tables.begins, can_derive, previous > 0, types)
-        if len(entities.ahead.token):
-            remember(entities.ahead, t, window, sums[d], has_last[d])
-            gain[d] = log_gain(entities.ahead, sums[d], has_last[d], t, 0, 0)
-        start = n
-        mention[n], state[n], log_p[n] = NONE, 0, types[NONE] + tables.word[t, 0]
-        value[n] = log_p[n] + beta[1, latest]
+        mention[n], state[n], log_p[n] = NONE, 0, types[NONE]
+        value[n] = types[NONE] + outlook.none[t, latest]
         n += 1
         if previous > 0:
-            mention[n], state[n] = CONTINUE, previous
-            log_p[n] = types[CONTINUE] + tables.going_on[t, previous]
-            value[n] = log_p[n] + beta[0, min(previous, other)]
-            value[n] += entities.gain[previous]
+            mention[n], state[n], log_p[n] = CONTINUE, previous, types[CONTINUE]
+            value[n] = types[CONTINUE] + outlook.going_on[t, previous]
             n += 1
         found = 0
         for i in range(len(parent)):
@@ -303,48 +226,28 @@ def choices(
                     found += 1
                 mass[other] += weight[i] * edge_other[c]
         for s in reached[:found]:
-            if mass[s] > 0.0 and tables.word[t, s] > -np.inf:
+            if mass[s] > 0.0 and outlook.mention[t, s] > -np.inf:
                 mention[n], state[n] = DERIVED, s
-                log_p[n] = types[DERIVED] + math.log(mass[s]) + tables.word[t, s]
-                value[n] = log_p[n] + beta[0, min(s, other)] + entities.gain[s]
+                log_p[n] = types[DERIVED] + math.log(mass[s])
+                value[n] = log_p[n] + outlook.mention[t, s]
                 n += 1
             mass[s] = 0.0
-        log_new[d] = types[NEW]
-        if normalized:
-            total = _log_total(log_p[start:n], types[NEW], entities)
-            log_p[start:n] -= total
-            value[start:n] -= total
-            log_new[d] -= total
-        value[start:n] += gain[d]
-        _sort(value[start:n], log_p[start:n], mention[start:n], state[start:n])
-        first[d + 1] = n
+        log_new[d], first[d + 1] = types[NEW], n
     for o in range(2):
-        end = n + len(new[o].state)
-        mention[n:end], state[n:end], value[n:end] = NEW, new[o].state, new[o].value
-        for i in range(n, end):
-            log_p[i] = tables.new[t, state[i]] + tables.word[t, state[i]]
-        n = end
+        if o == 0 or of.outlook.any():
+            for s in range(1, tables.num_listed):
+                mention[n], state[n], log_p[n] = NEW, s, tables.new[t, s]
+                value[n] = tables.new[t, s] + outlooks[o].mention[t, s]
+                n += 1
         first[number + 1 + o] = n
-    tail = np.empty(n)
-    for d in range(number + 2):
-        tail[first[d] : first[d + 1]] = tails(value[first[d] : first[d + 1]])
-    runs = Runs(first, value[:n], tail)
-    return Choices(
-        runs, mention[:n], state[:n], log_p[:n], log_new, gain, sums, has_last
-    )
-
-
-@compiled
-def _sort(value: Floats, log_p: Floats, mention: Integers, state: Integers) -> None:
-    """Sort the choices of a past in place, the largest value first: they are few."""
-    for i in range(1, len(value)):
-        moved, p, what, where = value[i], log_p[i], mention[i], state[i]
-        j = i
-        while j > 0 and value[j - 1] < moved:
-            value[j], log_p[j] = value[j - 1], log_p[j - 1]
-            mention[j], state[j] = mention[j - 1], state[j - 1]
-            j -= 1
-        value[j], log_p[j], mention[j], state[j] = moved, p, what, where
+    for i in range(n):
+        log_p[i] += tables.word[t, state[i]]
+    if normalized:
+        new = np.array([_log_sum(value[first[i] : first[i + 1]]) for i in (-3, -2)])
+        for d in range(number):
+            own = _log_sum(value[first[d] : first[d + 1]])
+            log_z[d] = _log_sum(np.array([own, log_new[d] + new[of.outlook[d]]]))
+    return Choices(first, mention[:n], state[:n], log_p[:n], value[:n], log_new, log_z)
 
 
 @compiled
@@ -356,67 +259,168 @@ def _grown(array: Floats, size: int) -> Floats:
 
 
 @compiled
-def _log_total(log_p: Floats, new: float, entities: NewEntities) -> float:
-    """Return the log of the sum of choices, NEW ones with those of all entities."""
-    peak = log_p.max()
-    if len(entities.value):
-        peak = max(peak, new + entities.value[0])
-    total = np.exp(log_p - peak).sum()
-    if len(entities.value) and entities.value[0] > -np.inf:
-        total += entities.tail[0] * math.exp(new + entities.value[0] - peak)
-    return float(peak + math.log(total))
+def _log_sum(value: Floats) -> float:
+    """Return the log of the sum of e^value; -inf of nothing."""
+    peak = -np.inf
+    for each in value:
+        peak = max(peak, each)
+    if peak == -np.inf:
+        return peak
+    return float(peak + math.log(np.exp(value - peak).sum()))
+
+
+# -- for searches --------------------------------------------------------------------
 
 
 @compiled
-def intervals(
-    found: Choices, of: Pasts, log_w: Floats, group: Integers
-) -> tuple[Intervals, float]:
-    """Return what walks choose from: each from the list of its past, and from NEW.
-
-    Returns:
-        The intervals, and by how many nats ranks may rise as they are looked at closer.
-    """
+def intervals(found: Choices, of: Pasts, log_w: Floats, group: Integers) -> Intervals:
+    """Return what walks choose from: each from the list of its past, and from NEW."""
     number, num_pasts = len(of.which), len(of.window)
     run, offset = np.empty(2 * number, np.int64), np.empty(2 * number)
     for k in range(number):
         d = of.which[k]
-        run[2 * k], offset[2 * k] = d, log_w[k]
+        run[2 * k], offset[2 * k] = d, log_w[k] - found.log_z[d]
         run[2 * k + 1] = num_pasts + of.outlook[d]
-        offset[2 * k + 1] = log_w[k] + found.new[d] + found.gain[d]
-    slack = SLACK if found.sums.shape[1] > 0 else 0.0
-    return Intervals(2 * group, run, offset), slack
+        offset[2 * k + 1] = offset[2 * k] + found.new[d]
+    return Intervals(2 * group, run, offset)
 
 
 @compiled
-def looked_at(
+def keys(
+    tables: Tables, of: Pasts, found: Choices, walk: Integers, choice: Integers
+) -> Keys:
+    """Return keys of walks after choices."""
+    key = np.zeros(len(walk), np.uint64)
+    for i in range(len(walk)):
+        d, s = of.which[walk[i]], found.state[choice[i]]
+        # What stands for several goes on as nothing else does.
+        key[i] = np.uint64(i)
+        if s != tables.other:
+            key[i] = key_after(tables, of.after[d], of.window[d], s)
+    return key
+
+
+# -- for proposals -------------------------------------------------------------------
+
+
+@compiled
+def _inverted(
+    found: Choices, d: int, new: int, peak: float, reached: Floats, u: float
+) -> int:
+    """Return the choice of a past where the distribution function passes u.
+
+    Args:
+        found: All choices.
+        d: The past.
+        new: The list of NEW entities that it has.
+        peak: What the best of those is worth, nats.
+        reached: Sums of what they are worth, up to each, over e^peak.
+        u: A number of (0, 1).
+    """
+    last = -1
+    for i in range(found.first[d], found.first[d + 1]):
+        mass = math.exp(found.value[i] - found.log_z[d])
+        if mass > 0:
+            last = i
+            if u < mass:
+                return last
+        u -= mass
+    introducing = math.exp(found.new[d] + peak - found.log_z[d])
+    if introducing == 0.0:
+        return last  # which rounding has left
+    place = int(np.searchsorted(reached, u / introducing, "right"))
+    place = min(place, len(reached) - 1)
+    while place > 0 and reached[place] == reached[place - 1]:
+        place -= 1
+    return int(found.first[new]) + place
+
+
+@compiled
+def draw_walks(
     tables: Tables,
-    new: tuple[NewEntities, NewEntities],
-    t: int,
-    of: Pasts,
-    found: Choices,
-    chosen_from: Intervals,
-    items: Items,
-) -> tuple[Floats, Keys]:
-    """Rank listed choices with the entities of their walks, and key them."""
-    size, other = len(items.rank), tables.other
-    rank, key = items.rank.copy(), np.zeros(size, np.uint64)
-    for i in range(size):
-        interval = items.interval[i]
-        d = of.which[interval // 2]
-        window, entities = of.window[d], new[of.outlook[d]]
-        s = found.state[found.runs.first[chosen_from.run[interval]] + items.place[i]]
-        if s == other:  # it goes on as nothing else does
-            key[i] = np.uint64(i)
-            continue
-        key[i] = key_after(tables, of.after[d], window, s)
-        if len(entities.ahead.token) and 0 < s < other:
-            gain, stays = 0.0, 0
-            for place in range(1, len(window)):
-                if window[place] == s:
-                    stays = place
-            if tables.parent[t, s] > -np.inf or stays > 0:
-                sums, has_last = found.sums[d], found.has_last[d]
-                gain = log_gain(entities.ahead, sums, has_last, t, s, stays)
-                gain -= found.gain[d]
-            rank[i] += gain - entities.gain[s]
-    return rank, key
+    outlook: Outlook,
+    start: int,
+    tokens: tuple[int, int],
+    windows: Integers,
+    u: Floats,
+    drawn: Integers,
+    sums: Floats,
+) -> tuple[int, Pasts]:
+    """Draw walks until one has a state that stands for several nodes.
+
+    Args:
+        tables: Of the text.
+        outlook: The twist.
+        start: The token of the first numbers.
+        tokens: The first to be drawn, and one past the last.
+        windows: States before, to be moved on, (K, cutoff).
+        u: Numbers of (0, 1), (T, K).
+        drawn: To be written: mention types and states of all tokens, (2, T, K).
+        sums: To be added to: log q and log p, (2, K).
+
+    Returns:
+        The token after the last one that is drawn, and the pasts before that.
+    """
+    t, number = tokens[0], len(windows)
+    alike = np.zeros(number, np.int64)
+    while True:
+        of = pasts(tables, windows, alike)
+        found = choices(tables, (outlook, outlook), t, of, True)
+        new, stop = len(of.window), False
+        value = found.value[found.first[new] :]
+        peak = value.max() if len(value) else -np.inf
+        reached = np.exp(value - max(peak, -1e300)).cumsum()
+        for k in range(number):
+            d = of.which[k]
+            i = _inverted(found, d, new, peak, reached, u[t - start, k])
+            introduced = found.new[d] if found.mention[i] == NEW else 0.0
+            sums[0, k] += found.value[i] + introduced - found.log_z[d]
+            sums[1, k] += found.log_p[i] + introduced
+            drawn[0, t - start, k] = found.mention[i]
+            drawn[1, t - start, k] = found.state[i]
+            stop = stop or found.state[i] == tables.other
+        _move_on(windows, drawn[1, t - start])
+        t += 1
+        if stop or t == tokens[1]:
+            return t, of
+
+
+@compiled
+def log_q_walks(
+    tables: Tables, outlook: Outlook, start: int, windows: Integers, given: Integers
+) -> Floats:
+    """Return log q of given walks, nats, (K,).
+
+    Args:
+        tables: Of the text, whose listed states are all nodes of the walks.
+        outlook: The twist.
+        start: The first token.
+        windows: States before, to be moved on, (K, cutoff).
+        given: Mention types and states, (2, T, K).
+    """
+    number = len(windows)
+    alike, log_q = np.zeros(number, np.int64), np.zeros(number)
+    for t in range(given.shape[1]):
+        of = pasts(tables, windows, alike)
+        found = choices(tables, (outlook, outlook), start + t, of, True)
+        for k in range(number):
+            d, log_here = of.which[k], -np.inf
+            for new in range(2):
+                run = len(of.window) if new else d
+                for i in range(found.first[run], found.first[run + 1]):
+                    if (
+                        found.mention[i] == given[0, t, k]
+                        and found.state[i] == given[1, t, k]
+                    ):
+                        log_here = found.value[i] - found.log_z[d]
+                        log_here += found.new[d] if new else 0.0
+            log_q[k] += log_here
+        _move_on(windows, given[1, t])
+    return log_q
+
+
+@compiled
+def _move_on(windows: Integers, state: Integers) -> None:
+    """Append what was mentioned to windows."""
+    windows[:, :-1] = windows[:, 1:].copy()
+    windows[:, -1] = state

@@ -28,17 +28,15 @@ A distribution may be twisted towards nodes that the text speaks for:
 .. math:: p'(z_t) = p(z_t) \, e^{b_t(e_t)} / Z_t
 
 with every sum of Z_t done exactly: over new entities, over edges, over parents, over
-types. That nothing is mentioned has b_t = 0, or what the node that was mentioned last
-makes of it, and a continuation is twisted or keeps its mass: both the twist's to say.
+types. That nothing is mentioned, and that a mention goes on, has b_t = 0.
 
 Where a walk is, its rows, nodes and edges, is decided on the host; their scores are on
-the model's device, which is waited for once a token at most. ``drawing.py`` draws
-walks.
+the model's device. Walks are searched and drawn by tables of these (``tables.py``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -143,33 +141,9 @@ class NextStep:
     only_possible: bool
     twist: Twist | None = None
     """b_t(node); None is no twist. Only where ``only_possible``."""
-    expected: Twist | None = None
-    """Expected log p of the text from t on after a mention of a node, less that after
-    none: searches compare unfinished walks by it. None is nothing."""
 
     def _sent(self, index: Tensor) -> Tensor:
         return sent(index, self.scores.mention.device)
-
-    def select(self, position: Tensor) -> NextStep:
-        return replace(
-            self,
-            scores=self.scores.select(position),
-            twist=None if self.twist is None else self.twist.select(position),
-            expected=None if self.expected is None else self.expected.select(position),
-        )
-
-    @property
-    def num_positions(self) -> int:
-        """P."""
-        return len(self.scores.mention)
-
-    def scaled(self, factor: float) -> NextStep:
-        """Multiply scores and twist by a number."""
-        return replace(
-            self,
-            scores=self.scores.scaled(factor),
-            twist=None if self.twist is None else self.twist.scaled(factor),
-        )
 
     @cached_property
     def new(self) -> NewEntities:
@@ -180,17 +154,6 @@ class NextStep:
     def edges(self) -> ParentEdges:
         """The distribution of the edge from a parent to a DERIVED mention."""
         return ParentEdges(self.scores.relation, self.graph, self.twist)
-
-    def expected_after(self, position: Tensor, window: Tensor) -> Tensor:
-        """Return what is ``expected`` after the nodes of a window (..., W), nats."""
-        previous = window[..., -1]
-        if self.expected is None:
-            return self.scores.mention.new_zeros(previous.shape)
-        return torch.where(
-            self._sent(previous == NO_ENTITY),
-            self.expected.of_none(position, window),
-            self.expected.at(position, previous),
-        )
 
     # -- log-probabilities ----------------------------------------------------------
 
@@ -251,10 +214,9 @@ class NextStep:
         log_mention = scores.log_softmax(-1)
         if self.twist is None or parents is None:
             return log_mention
-        lift_new = self.new.lift[position]
-        going_on = self.twist.of_continuing(rows.position, rows.previous)
-        none = self.twist.of_none(rows.position, F.pad(rows.window[:, 1:], (0, 1)))
-        return log_mention + torch.stack([none, lift_new, parents.lift, going_on], -1)
+        same = torch.zeros_like(parents.lift)
+        lift = torch.stack([same, self.new.lift[position], parents.lift, same], -1)
+        return log_mention + lift
 
     def parents(self, rows: Rows) -> Parents:
         """Find the recent entities and their log-probabilities as parents.

@@ -9,7 +9,7 @@ Proposals: a trunk like that of p, trained to predict z_t from the text before x
 (``nonpeeking``), with x_t (``peeking``) or with all that follows (``smoothing``, which
 is also twisted towards nodes whose names stand in the text: ``AliasMatching``); or p's
 own conditional, twisted by what p will pay for the text ahead (``adapted``:
-``twisting.py``), for which nothing is trained.
+``search.py``), for which nothing is trained.
 Departures: parents and relations are summed out; newly trained models exclude what
 cannot happen (``only_possible``) and are normalised; plain dropout on embeddings.
 Source: Logan et al. (2019), sections 3 and 4; Logan et al. (2020), whose proposals are
@@ -25,16 +25,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, widened
 from lm_latent_eval.inference import table_search
 from lm_latent_eval.inference.cuts import Cut
 from lm_latent_eval.inference.particles import not_negligible
 from lm_latent_eval.inference.ragged import AT_ONCE
-from lm_latent_eval.inference.steps import Found, Sampled
-from lm_latent_eval.inference.unfolding import SearchedProposal, Thinning
+from lm_latent_eval.inference.unfolding import (
+    SearchedProposal,
+    Thinning,
+    own_histories,
+)
 from lm_latent_eval.latent import (
     Beam,
     Description,
@@ -44,7 +48,6 @@ from lm_latent_eval.latent import (
     Uniforms,
     marked,
 )
-from lm_latent_eval.models.kglm.candidates import Candidates
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
@@ -52,10 +55,14 @@ from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, GraphError, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Mention, NextStep, Rows, Walks
 from lm_latent_eval.models.kglm.network import AliasMemo, Trunk, Words, log_add
-from lm_latent_eval.models.kglm.search import LookAhead, walk_searches
+from lm_latent_eval.models.kglm.search import (
+    LookAhead,
+    Tempered,
+    WalkTables,
+    walk_searches,
+)
 from lm_latent_eval.models.kglm.steps import (
     distinct_walks,
-    log_nodes,
     log_prob_walks,
     node_probs,
 )
@@ -362,14 +369,14 @@ class KGLM(TrainedModel):
         after: KGLMState | None,
         *,
         only_possible: bool,
-        further: TokenBatch | None = None,
+        whole: TokenBatch | None = None,
     ) -> Encoded:
-        """Read a piece, and score the steps of it and of what is ``further`` there."""
+        """Read a piece, and score the steps of it or of the whole that it begins."""
         *hidden, carry = trunk.read(
             tokens, batch.length, after.carry if after else None
         )
-        if further is not None:
-            rest = further.piece(tokens.shape[1], further.targets.shape[1])
+        if whole is not None and whole is not batch:
+            rest = whole.piece(tokens.shape[1], whole.targets.shape[1])
             *more, _ = trunk.read(rest.inputs, rest.length, carry)
             hidden = [torch.cat(parts, 1) for parts in zip(hidden, more, strict=True)]
         walk = NextStep(
@@ -490,51 +497,39 @@ class KGLMProposal(SearchedProposal):
         return self.looks_ahead
 
     def word_cost(self, encoded: Encoded) -> Tensor:
-        if encoded.ahead is None:
-            return super().word_cost(encoded)
-        return encoded.ahead.word_cost
+        if isinstance(encoded.tables, LookAhead):
+            return encoded.tables.word_cost
+        return super().word_cost(encoded)
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Read the text and score every decision of a walk."""
-        if self.looks_ahead:
-            return self._looking_ahead(batch, after)
         tokens = batch.targets if self.reads_target else batch.inputs
+        whole = batch
+        if self.looks_ahead and batch.further is not None:
+            whole = batch.further
         encoded = self.model._encode(
-            self.trunk, tokens, batch, after, only_possible=True
+            self.trunk, tokens, batch, after, only_possible=True, whole=whole
         )
-        walk = encoded.walk
+        walk, text, cutoff = encoded.walk, encoded.text, self.model.config.cutoff
+        if self.looks_ahead:
+            scores = TextScores(walk, whole, text, self.model._log_words)
+            follows, checks = after is not None, self.checks
+            ahead = LookAhead(scores, cutoff, follows=follows, checks=checks)
+            return replace(encoded, tables=ahead)
+        walk = replace(walk, scores=walk.scores.scaled(1.0 / self.temperature))
+        plain, twist = walk, None
         if self.trunk.matching is not None:
             twist = self.trunk.matching(*batch.on_host, self.model.knowledge)
+            twist = twist.scaled(1.0 / self.temperature)
             walk = replace(walk, twist=twist)
-        if self.temperature != 1.0:
-            walk = walk.scaled(1.0 / self.temperature)
-        return replace(encoded, walk=walk)
+        tables = WalkTables(TextScores(plain, batch, text, None, twist), cutoff)
+        return replace(encoded, walk=walk, tables=tables)
 
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: KGLMState | None
     ) -> Encoded:
         """Reuse an encoding after walks change."""
         return self.model.encode_again(encoded, batch, after)
-
-    def _looking_ahead(self, batch: TokenBatch, after: KGLMState | None) -> Encoded:
-        further, whole = batch.further, batch.further or batch
-        encoded = self.model._encode(
-            self.trunk, batch.inputs, batch, after, only_possible=True, further=further
-        )
-        ahead = LookAhead(
-            TextScores(encoded.walk, whole, encoded.text, self.model._log_words),
-            Candidates.of(whole, self.model.knowledge),
-            self.model.config.cutoff,
-            follows=after is not None,
-            checks=self.checks,
-        )
-        encoded = replace(encoded, ahead=ahead, temperature=self.temperature)
-        return encoded.up_to(batch.inputs.shape[1]) if further else encoded
-
-    def drawn_steps(self, encoded: Encoded) -> DrawnWalks:
-        """Return the steps that are drawn."""
-        targets, length = encoded.batch.on_host
-        return DrawnWalks(encoded.drawn, encoded.history, length, targets.shape[1])
 
     def search(
         self, encoded: Encoded, cut: Cut, score: Tensor | None = None
@@ -544,60 +539,88 @@ class KGLMProposal(SearchedProposal):
         One that looks ahead ranks by log p so far and what it expects of the rest,
         whatever its temperature; others by log q.
         """
-        batch, ahead = encoded.batch, encoded.ahead
-        device, (targets, length) = batch.targets.device, batch.on_host
-        if ahead is None:
-            walk = replace(encoded.walk, twist=None)
-            twist = encoded.walk.twist
-            ahead = LookAhead(
-                TextScores(walk, batch, encoded.text, None, twist),
-                Candidates.of(batch, self.model.knowledge),
-                self.model.config.cutoff,
-                follows=False,
-                expects=False,
-            )
+        batch, device = encoded.batch, encoded.batch.targets.device
+        targets, length = batch.on_host
         if score is not None:
             (score,) = fetched(widened(score))
-        steps = walk_searches(ahead, encoded.history, length.tolist(), cut)
+        steps = walk_searches(tables_of(encoded), encoded.history, length.tolist(), cut)
         found = table_search.search(steps, cut, score, targets.shape[1])
         score, origin, log_p, log_f, was_cut = (
             sent(x, device)
             for x in (found.score, found.origin, found.log_p, found.log_f, found.cut)
         )
-        knows_p = self.looks_ahead and self.model.config.only_possible
         beam = Beam(
             Walks(*found.columns),
             score,
             origin,
-            log_p=log_p if knows_p else None,
+            log_p=log_p if self._knows_p else None,
             cut=was_cut.any(1),
         )
         return Thinning(beam, log_f, was_cut)
 
-    def histories(self, encoded: Encoded) -> int:
-        """Return how many walks of a text a piece follows."""
-        return encoded.history.shape[1]
+    @property
+    def _knows_p(self) -> bool:
+        """Whether its tables are those of p."""
+        return self.looks_ahead and self.model.config.only_possible
 
-    def latents(self, encoded: Encoded, found: Sampled | Found) -> Walks:
-        return Walks(*found.columns)
+    def sample(
+        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
+    ) -> Draws:
+        """Draw K walks a text, continuing the K histories if there are any."""
+        origin = own_histories(encoded.history.shape[1], num_samples)
+        origin = origin.expand(len(encoded.history), -1)
+        return self.sample_from(encoded, uniforms, origin)[0]
 
     def sample_from(
         self, encoded: Encoded, uniforms: Uniforms, origin: Tensor
     ) -> tuple[Draws, Tensor]:
         """Draw K walks a text, which continue those histories, (B, K)."""
-        draws, origin = super().sample_from(encoded, uniforms, origin)
-        history = encoded.history.gather(
-            1, origin[..., None].expand(-1, -1, encoded.history.shape[2])
-        )
-        log_node = log_nodes(encoded.drawn, history, draws.latents)
-        return replace(draws, log_q=draws.log_q + log_node), origin
+        (origin,), (targets, length) = fetched(origin), encoded.batch.on_host
+        num_tokens = targets.shape[1]
+        columns = torch.zeros(2, *origin.shape, num_tokens, dtype=torch.long)
+        sums = torch.zeros(2, *origin.shape, dtype=torch.float64)
+        u = [uniforms(t)[..., :2].numpy() for t in range(num_tokens)]
+        numbers = np.stack(u, 1) if u else np.zeros((len(origin), 0, 1, 2))
+        for b, number in enumerate(length.tolist()):
+            history = encoded.history[b, origin[b]]
+            steps, *log = self._drawn(encoded)[b].draw(
+                encoded.start, history, numbers[b, :number]
+            )
+            columns[:, b, :, :number] = torch.from_numpy(steps)
+            sums[:, b] = torch.from_numpy(np.stack(log))
+        log_q, log_p = sent(sums, encoded.batch.targets.device)
+        knows_p = self._knows_p and self.temperature == 1.0
+        draws = Draws(Walks(*columns), log_q, log_p if knows_p else None)
+        return draws, origin
+
+    def _drawn(self, encoded: Encoded) -> list[DrawnWalks]:
+        """Return walks over each text to draw from."""
+        if not encoded.draws:
+            encoded.draws.extend(self._fresh(encoded))
+        return encoded.draws
+
+    def _fresh(self, encoded: Encoded) -> list[DrawnWalks]:
+        whole = tables_of(encoded)
+        if isinstance(whole, LookAhead) and self.temperature != 1.0:
+            whole = Tempered.of(whole, self.temperature)
+        return [
+            DrawnWalks(whole, b, tables, (whole.twist(b),))
+            for b, tables in enumerate(whole.tables)
+        ]
 
     def log_prob(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log q(z_k | x) in nats, (B, K) float64."""
         history, walks = encoded.on_host(walks)
         _, length = encoded.batch.on_host
-        log_q = log_prob_walks(encoded.drawn, history, walks, length[:, None])
-        return widened(log_q).sum(-1)
+        if not self.looks_ahead:
+            log_q = log_prob_walks(encoded.walk, history, walks, length[:, None])
+            return widened(log_q).sum(-1)
+        log_q = torch.zeros(history.shape[:2], dtype=torch.float64)
+        for b, text in enumerate(self._fresh(encoded)):
+            steps = (part[b, :, : length[b]] for part in walks)
+            found = text.log_q(encoded.start, history[b], *steps)
+            log_q[b] = torch.from_numpy(found)
+        return sent(log_q, encoded.batch.targets.device)
 
     def advance(self, encoded: Encoded, walks: Walks) -> KGLMState:
         """Return the state after the encoded piece."""
@@ -606,21 +629,31 @@ class KGLMProposal(SearchedProposal):
     def token(self, encoded: Encoded, t: int, after: KGLMState | None) -> Encoded:
         """Cut out token t, after the walks so far; where the text stands is of its end.
 
-        Nothing is searched there.
+        It is drawn alone.
         """
         return replace(
             encoded,
             batch=encoded.batch.piece(t, t + 1),
-            text=encoded.text[:, t : t + 1],
-            walk=encoded.drawn.select(encoded.positions(t)),
-            ahead=None,
+            start=encoded.start + t,
             history=after.history if after else encoded.history,
         )
 
     def log_twist(self, encoded: Encoded, t: int, after: KGLMState) -> Tensor:
         """Guess log p(tokens t and on | walks so far), nats, (B, K) float64."""
-        window = after.history
-        if encoded.drawn.expected is None or t == encoded.text.shape[1]:
-            return wide_zeros(window.shape[:2], encoded.text.device)
-        position = encoded.positions(t)[:, None].expand(window.shape[:2])
-        return widened(encoded.drawn.expected_after(position, window))
+        log_psi = torch.zeros(after.history.shape[:2], dtype=torch.float64)
+        for b, length in enumerate(encoded.batch.on_host[1].tolist()):
+            if t < length and self.looks_ahead:
+                found = self._drawn(encoded)[b].log_twist(t, after.history[b])
+                log_psi[b] = torch.from_numpy(found)
+        return sent(log_psi, encoded.batch.targets.device)
+
+
+def tables_of(encoded: Encoded) -> WalkTables:
+    """Return the tables of a proposal's encoding.
+
+    Raises:
+        ValueError: If it is the model's.
+    """
+    if encoded.tables is None:
+        raise ValueError("an encoding of p has no tables to search in")
+    return encoded.tables

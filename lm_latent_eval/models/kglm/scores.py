@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, widened
+from lm_latent_eval.devices import sent, widened
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     expand_ranges,
     in_groups,
-    invert_cdf,
     segment_logsumexp,
 )
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
@@ -132,7 +131,7 @@ class StepScores:
 
 @dataclass(frozen=True)
 class Twist:
-    """b_t(node) at P positions: of the nodes that are listed, and of all others.
+    """b_t(node) at P positions: of the nodes that are listed, and 0 of all others.
 
     Which are listed is known on the host, where positions and nodes are.
     """
@@ -141,14 +140,8 @@ class Twist:
     """position * N + node, increasing, and P * N at the end, on the host, (M + 1,)."""
     value: Tensor
     """Nats, and 0 at the end, (M + 1,)."""
-    others: Tensor
-    """Nats, of the nodes that a position does not list, (P,)."""
     num_nodes: int
     """N."""
-    continues: bool
-    """Whether the mass of a CONTINUE is twisted as well, or kept."""
-    none: Twist | None = None
-    """Of no mention, after a last mention of a node; None is 0 after every node."""
 
     @classmethod
     def largest(
@@ -167,63 +160,17 @@ class Twist:
         )
         score, which = torch.cat([score, score.new_zeros(1)]), sent(which, score.device)
         value = score.new_zeros(len(key)).scatter_reduce(0, which, score, "amax")
-        others = score.new_zeros(num_positions)
-        return cls(key, value, others, num_nodes, continues=False)
-
-    def select(self, position: Tensor) -> Twist:
-        row, node, value = self.entries(position)
-        end = row.new_tensor([len(position) * self.num_nodes])
-        return replace(
-            self,
-            key=torch.cat([row * self.num_nodes + node, end]),
-            value=torch.cat([value, value.new_zeros(1)]),
-            others=self.others[sent(position, self.others.device)],
-            none=None if self.none is None else self.none.select(position),
-        )
+        return cls(key, value, num_nodes)
 
     def scaled(self, factor: float) -> Twist:
-        return replace(
-            self,
-            value=self.value * factor,
-            others=self.others * factor,
-            none=None if self.none is None else self.none.scaled(factor),
-        )
-
-    def of_none(self, position: Tensor, window: Tensor) -> Tensor:
-        """Return b of no mention after which a window (..., W) is left, elementwise.
-
-        It is 0 where the window has no node, and else what the last one makes of it.
-        """
-        if self.none is None:
-            return self.others.new_zeros(position.shape)
-        place = torch.arange(window.shape[-1])
-        place = (place * (window != NO_ENTITY)).argmax(-1, keepdim=True)
-        last = window.gather(-1, place).squeeze(-1)
-        nothing = sent(last == NO_ENTITY, self.others.device)
-        return self.none.at(position, last).masked_fill(nothing, 0.0)
-
-    def of_continuing(self, position: Tensor, node: Tensor) -> Tensor:
-        """Return the twist of going on with a mention, elementwise."""
-        if self.continues:
-            return self.at(position, node)
-        return self.others.new_zeros(len(position))
+        return replace(self, value=self.value * factor)
 
     def at(self, position: Tensor, node: Tensor) -> Tensor:
         """Return b of positions and nodes, elementwise."""
         key = position * self.num_nodes + node
         place = torch.searchsorted(self.key, key)
-        listed = self.key[place] == key
-        index = torch.where(listed, place, len(self.key) + position)
-        return self._both[sent(index, self.value.device)]
-
-    def lists(self, position: Tensor, node: Tensor) -> Tensor:
-        """Return of which positions nodes are listed, elementwise, bool."""
-        key = position * self.num_nodes + node
-        return self.key[torch.searchsorted(self.key, key)] == key
-
-    @cached_property
-    def _both(self) -> Tensor:
-        return torch.cat([self.value, self.others])
+        place = torch.where(self.key[place] == key, place, len(self.key) - 1)
+        return self.value[sent(place, self.value.device)]
 
     def entries(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """List the listed nodes of some positions: index into them, node and value."""
@@ -243,8 +190,7 @@ class NewEntities:
     .. math::
         p_{\mathrm{new}}(e) = \frac{[e \text{ may be introduced}] \, e^{s_{te}}}{Z_t}
         \cdot \frac{e^{b_t(e)}}{L_t}, \qquad
-        L_t = e^{b_t(\mathrm{others})}
-        \sum_{e\ \mathrm{unlisted}} \frac{e^{s_{te}}}{Z_t}
+        L_t = \sum_{e\ \mathrm{unlisted}} \frac{e^{s_{te}}}{Z_t}
         + \sum_{e\ \mathrm{listed}} \frac{e^{s_{te} + b_t(e)}}{Z_t}
 
     The sums of Z_t and of the twist's lift L_t share the one over the entities that the
@@ -307,7 +253,7 @@ class NewEntities:
             torch.logaddexp(rest, segment_logsumexp(listed, position, count))
             for rest, listed in [
                 (unlisted, score),
-                (unlisted + self.twist.others, score + twist),
+                (unlisted, score + twist),
             ]
         )
         return plain.to(log_z), (twisted - plain).to(log_z)
@@ -330,41 +276,10 @@ class NewEntities:
         if self.twist is None:
             return log_plain
         row, entity, twist = self._twisted(position)
-        others = self.twist.others[there, None].expand_as(log_plain)
+        others = torch.zeros_like(log_plain)
         index = (self._sent(row), self._sent(entity))
         twisted = log_plain + others.index_put(index, twist)
         return twisted - self.lift[there, None]
-
-    def sample(self, position: Tensor, u: Tensor) -> Tensor:
-        """Draw an entity at each position (non-decreasing), (n,), by inverting cdfs.
-
-        The entities are where the scores are.
-        """
-        distinct, which = position.unique_consecutive(return_inverse=True)
-        drawn, first = self._sent(torch.zeros_like(position)), 0
-        for few in self.scores.few(distinct):
-            prob = self.log_probs(few).exp()
-            row = torch.arange(len(few)).repeat_interleave(prob.shape[1])
-            (mine,) = ((which >= first) & (which < first + len(few))).nonzero(
-                as_tuple=True
-            )
-            there, query = self._sent(mine), which[mine] - first
-            place = invert_cdf(prob.flatten(), row, len(few), query, u[there])
-            drawn = drawn.index_copy(0, there, place % prob.shape[1])
-            first += len(few)
-        return drawn
-
-    def top(self, position: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """Return the most probable entities: log p_new and entity, (n, number) each.
-
-        Both are where the scores are.
-        """
-        number = min(number, self.scores.num_entities)
-        distinct, which = torch.unique(position, return_inverse=True)
-        best = [self.log_probs(few).topk(number) for few in self.scores.few(distinct)]
-        which = self._sent(which)
-        log_prob, entity = (torch.cat(part)[which] for part in zip(*best, strict=True))
-        return log_prob, entity
 
     def rest(
         self, position: Tensor, listed: Tensor, number: int
@@ -426,24 +341,6 @@ class ParentEdges:
     graph: KnowledgeGraph
     twist: Twist | None
 
-    def select(self, position: Tensor) -> ParentEdges:
-        return replace(
-            self,
-            relation=self.relation[sent(position, self.relation.device)],
-            twist=None if self.twist is None else self.twist.select(position),
-        )
-
-    def fetched_with(self, *others: Tensor) -> tuple[ParentEdges, list[Tensor]]:
-        """Copy the scores to the host, and others in the same wait for a device."""
-        if self.twist is None:
-            relation, *rest = fetched(self.relation, *others)
-            return replace(self, relation=relation), rest
-        relation, value, rest_of_nodes, *rest = fetched(
-            self.relation, self.twist.value, self.twist.others, *others
-        )
-        twist = replace(self.twist, value=value, others=rest_of_nodes)
-        return replace(self, relation=relation, twist=twist), rest
-
     def log_prob(self, position: Tensor, parent: Tensor, node: Tensor) -> Tensor:
         """Return log of the summed probability of the edges parent -> node, (N,)."""
         head = self.graph.node_of_entity[parent]
@@ -478,42 +375,15 @@ class ParentEdges:
         Those of distinct pairs are scored once.
         """
         (t, c), which = self._distinct(position, parent)
-        tail, log_prob, pair = self._every(t, c)
+        edge, pair = expand_ranges(*self._range(c))
+        score = self._scores(t[pair], edge)
+        log_z = segment_logsumexp(score, pair, len(t))
+        log_prob = score - log_z[sent(pair, score.device)]
         count = torch.bincount(pair, minlength=len(t))
         end = count.cumsum(0)
         listed, row = expand_ranges((end - count)[which], end[which])
-        return tail[listed], log_prob[sent(listed, log_prob.device)], row
-
-    def sample(
-        self, position: Tensor, parent: Tensor, u: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Draw an edge of each (position, parent).
-
-        Returns:
-            Which of the edges that are listed were drawn, (n,), where the scores are,
-            and the tails of those listed.
-        """
-        distinct, which = self._distinct(position, parent)
-        start, end = self._range(distinct[1])
-        drawn, tails = torch.zeros_like(position), []
-        drawn, first, listed = sent(drawn, u.device), 0, 0
-        for t, c in in_groups(distinct, end - start, AT_ONCE):
-            tail, log_prob, pair = self._every(t, c)
-            (mine,) = ((which >= first) & (which < first + len(t))).nonzero(
-                as_tuple=True
-            )
-            there, query = sent(mine, u.device), which[mine] - first
-            edge = invert_cdf(log_prob.exp(), pair, len(t), query, u[there])
-            drawn = drawn.index_copy(0, there, edge + listed)
-            tails.append(tail)
-            first, listed = first + len(t), listed + len(tail)
-        return drawn, torch.cat(tails)
-
-    def _every(self, position: Tensor, parent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        edge, pair = expand_ranges(*self._range(parent))
-        score = self._scores(position[pair], edge)
-        log_z = segment_logsumexp(score, pair, len(position))
-        return self.graph.tail(edge), score - log_z[sent(pair, score.device)], pair
+        tail = self.graph.tail(edge)[listed]
+        return tail, log_prob[sent(listed, log_prob.device)], row
 
     def _distinct(
         self, position: Tensor, parent: Tensor

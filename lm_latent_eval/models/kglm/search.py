@@ -1,10 +1,10 @@
-"""Searches of KGLM's walks: tables, look-ahead and compiled steps, text by text."""
+"""Tables and outlooks of texts, and searches of KGLM's walks by them, text by text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -12,39 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lm_latent_eval.compiled import Booleans, Floats, Integers, Keys
 from lm_latent_eval.inference.cuts import Cut, Thinned
-from lm_latent_eval.inference.pruning import (
-    Booleans,
-    Floats,
-    Integers,
-    Intervals,
-    Items,
-    Keys,
-    Survivors,
-)
 from lm_latent_eval.inference.table_search import Listing, Taken, each_its_own
-from lm_latent_eval.models.kglm.candidates import Candidates, others_than
+from lm_latent_eval.models.kglm.candidates import (
+    candidates_of,
+    others_than,
+    with_twisted,
+)
 from lm_latent_eval.models.kglm.chain import (
     DERIVED,
-    LIKELIEST,
-    LITTLE,
     NEW,
     ROUNDS,
     Parents,
     backward,
     expected_mentions,
-    forward,
-    log_absent,
 )
 from lm_latent_eval.models.kglm.choices import (
     Choices,
-    NewEntities,
     Outlook,
     Pasts,
     choices,
     intervals,
-    looked_at,
-    new_entities,
+    keys,
     parents_of,
     pasts,
 )
@@ -62,100 +52,290 @@ AT_ONCE = 64
 """Nodes that are not listed: where no more are left than this, all are scored as soon
 as one is met."""
 
+SMALL = 1 << 12
+"""Nodes and edges of a graph that are all listed where there are no words to score."""
+
 ROUNDING = 1e-9
 """Logarithms of equal numbers differ by less."""
 
+FURTHEST_DRAWN = 20.0
+"""Nats. A choice that will cost more than this over the best one is twisted as if it
+cost just this, so q is never far below p's own conditional."""
+
+Outlooks = Callable[[Tables], Outlook]
+"""The outlook of a text, also of nodes that its tables get later."""
+
 
 @dataclass(frozen=True)
-class LookAhead:
-    """Scores of texts in tables, and what the chain expects of them."""
+class WalkTables:
+    """Tables of the texts of a batch, and how their choices are twisted."""
 
     scores: TextScores
-    candidates: Candidates
     cutoff: int
-    follows: bool
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        """States of each text, as ``candidates_of`` has them, (B, 1 + C)."""
+        graph, batch, twist = self.scores.graph, self.scores.batch, self.scores.twist
+        if graph.num_nodes + graph.num_edges <= SMALL:
+            return torch.arange(graph.num_nodes).expand(len(batch.inputs), -1)
+        nodes = candidates_of(batch, graph)
+        return nodes if twist is None else with_twisted(nodes, twist)
+
+    @cached_property
+    def tables(self) -> list[Tables]:
+        """Of each text."""
+        return tables_of(self.scores, self.nodes, self.cutoff)
+
+    def twist(self, text: int) -> Outlooks:
+        """Return the twist that walks of a text are drawn by."""
+        return by_twist
+
+    def searched(self, text: int) -> tuple[Outlooks, Outlooks]:
+        """Return by what walks are ranked, and by what those of groups that check."""
+        return by_twist, by_twist
+
+    def log_twist(self, text: int, t: int, last: Integers, just: Booleans) -> Floats:
+        """Return what is expected after last mentions (K,), some of them just now."""
+        return np.zeros(len(last))
+
+    @property
+    def normalized(self) -> bool:
+        """Whether walks are ranked by log q, which totals one at each step."""
+        return True
+
+
+@dataclass(frozen=True)
+class LookAhead(WalkTables):
+    """Tables of texts, and what the chain expects of them."""
+
+    follows: bool = False
     """Whether the texts follow others, whose mentions are not known here."""
-    expects: bool = True
-    """Whether anything is expected; else searches rank by log q."""
     checks: bool = False
     """Whether groups that check have an outlook of their own."""
 
     @cached_property
-    def tables(self) -> list[Tables]:
-        """Of candidates alone, by text."""
-        return tables_of(self.scores, self.candidates.node, self.cutoff)
+    def nodes(self) -> Tensor:
+        return candidates_of(self.scores.batch, self.scores.graph)
 
     @cached_property
-    def recent(self) -> list[Floats]:
-        """How probable a recent mention of each state is, (T, S) each."""
-        return [
-            expected_mentions(each, self._before(each), self.cutoff, ROUNDS)
-            for each in self.tables
-        ]
+    def beta(self) -> list[Floats]:
+        """What is expected of each text, as ``backward`` has it."""
+        return [self._beta(tables, self._recent(tables)) for tables in self.tables]
 
     @cached_property
-    def outlooks(self) -> list[Outlook]:
-        """What searches expect of each text."""
-        if not self.expects:
-            return [without_look_ahead(each) for each in self.tables]
-        pairs = zip(self.tables, self.recent, strict=True)
-        return [self._outlook(each, recent) for each, recent in pairs]
-
-    @cached_property
-    def others(self) -> list[Outlook]:
-        """What groups that check expect: all candidates have just been mentioned."""
+    def other_beta(self) -> list[Floats]:
+        """The same if all candidates have just been mentioned."""
         if not self.checks:
-            return self.outlooks
-        pairs = zip(self.tables, self.recent, strict=True)
-        return [self._outlook(each, np.ones_like(recent)) for each, recent in pairs]
+            return self.beta
+        everybody = [np.ones((len(x.word), x.other)) for x in self.tables]
+        return [self._beta(*pair) for pair in zip(self.tables, everybody, strict=True)]
 
     @property
     def word_cost(self) -> Tensor:
         """What a word of each text is expected to cost, nats, (B,)."""
-        cost = [-x.beta[0, 1, 0] / max(1, len(x.beta) - 1) for x in self.outlooks]
+        cost = [-beta[0, 1, 0] / max(1, len(beta) - 1) for beta in self.beta]
         return torch.tensor(cost, dtype=torch.float64)
+
+    def twist(self, text: int) -> Outlooks:
+        tables, beta = self.tables[text], self.beta[text]
+        twist = by_look_ahead(tables, beta)
+        size = tables.other + 1
+        both = np.stack([twist.mention[:, :size], twist.none], 1)
+        both[:, 0, 0] = -np.inf  # it is no mention
+        mention, none = clamped(both, FURTHEST_DRAWN).swapaxes(0, 1)
+
+        def of(tables: Tables) -> Outlook:
+            every = mention[:, class_of(tables)]
+            return Outlook(every, every, none)
+
+        return of
+
+    def searched(self, text: int) -> tuple[Outlooks, Outlooks]:
+        one, other = self.beta[text], self.other_beta[text]
+        return (
+            lambda tables: by_look_ahead(tables, one),
+            lambda tables: by_look_ahead(tables, other),
+        )
+
+    def log_twist(self, text: int, t: int, last: Integers, just: Booleans) -> Floats:
+        beta = clamped(self.beta[text][t : t + 1], FURTHEST_DRAWN)[0]
+        last = np.minimum(last, self.tables[text].other)
+        expected: Floats = np.where(just, beta[0, last], beta[1, last]) - beta[1, 0]
+        return expected
+
+    @property
+    def normalized(self) -> bool:
+        return False
 
     def _before(self, tables: Tables) -> Floats:
         """Return the weight of parents from before a text, (T,)."""
         unknown = self.follows & (np.arange(len(tables.word)) < self.cutoff)
         return unknown.astype(np.float64)
 
-    def _outlook(self, tables: Tables, recent: Floats) -> Outlook:
+    def _recent(self, tables: Tables) -> Floats:
+        """Return how probable a recent mention of each state is, (T, S)."""
+        return expected_mentions(tables, self._before(tables), self.cutoff, ROUNDS)
+
+    def _beta(self, tables: Tables, recent: Floats) -> Floats:
         before = self._before(tables)
-        parents = Parents(recent, before, before, True)
-        beta = backward(tables, parents)
-        begun, derivable = forward(tables, parents, beta, LIKELIEST)
-        return Outlook(clamped(beta, FURTHEST), derivable, log_absent(begun), LITTLE)
+        beta = backward(tables, Parents(recent, before, before, True))
+        return clamped(beta, FURTHEST)
+
+
+@dataclass(frozen=True)
+class Tempered(WalkTables):
+    """Tables and twist of a look-ahead, for draws at a temperature."""
+
+    plain: LookAhead
+    temperature: float
+
+    @classmethod
+    def of(cls, plain: LookAhead, temperature: float) -> Tempered:
+        """Divide scores and twist by a number."""
+        walk = plain.scores.walk
+        walk = replace(walk, scores=walk.scores.scaled(1.0 / temperature))
+        scores = replace(plain.scores, walk=walk, scorer=None)
+        return cls(scores, plain.cutoff, plain, temperature)
+
+    @cached_property
+    def nodes(self) -> Tensor:
+        return self.plain.nodes
+
+    def twist(self, text: int) -> Outlooks:
+        of = self.plain.twist(text)
+
+        def tempered(tables: Tables) -> Outlook:
+            mention, going_on, none = (part / self.temperature for part in of(tables))
+            return Outlook(mention, going_on, none)
+
+        return tempered
+
+    def log_twist(self, text: int, t: int, last: Integers, just: Booleans) -> Floats:
+        return self.plain.log_twist(text, t, last, just)
+
+
+def by_twist(tables: Tables) -> Outlook:
+    """Return the twist that tables have: only beginning a mention may be twisted."""
+    none = np.zeros((len(tables.word), tables.other + 1))
+    return Outlook(tables.word, np.zeros_like(tables.word), none)
+
+
+def by_look_ahead(tables: Tables, beta: Floats) -> Outlook:
+    """Return log p of words and what is expected of the text after them."""
+    mention = tables.word + beta[1:, 0, class_of(tables)]
+    return Outlook(mention, mention, tables.word[:, :1] + beta[1:, 1])
+
+
+def class_of(tables: Tables) -> Integers:
+    """Return each state, or the one that stands for it and others, (M,)."""
+    return np.minimum(np.arange(tables.word.shape[1]), tables.other)
+
+
+def clamped(value: Floats, furthest: float) -> Floats:
+    """Raise what is further than so much below the best of a token, (T, 2, S)."""
+    best = value.max((1, 2), keepdims=True)
+    best = np.where(np.isneginf(best), 0.0, best)
+    raised: Floats = np.maximum(value, best - furthest)
+    return raised
+
+
+@dataclass
+class TextWalks:
+    """Walks over one text, whose tables grow by nodes that walks meet."""
+
+    whole: WalkTables
+    text: int
+    """Which of its texts."""
+    tables: Tables
+    outlooks_of: tuple[Outlooks, ...]
+    outlooks: tuple[Outlook, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.renew(self.tables)
+
+    def renew(self, tables: Tables) -> None:
+        """Go on with other tables."""
+        self.tables = tables
+        self.outlooks = tuple(of(tables) for of in self.outlooks_of)
+
+    @cached_property
+    def scores(self) -> TextScores:
+        """Of the text alone, for nodes that its tables do not have."""
+        return self.whole.scores.one(self.text)
+
+    def states(self, nodes: Tensor, *, listed: bool = False) -> Integers:
+        """Return the states of nodes, which get one where they have none."""
+        known = self.tables.node
+        order = known.argsort(kind="stable")
+        place = np.searchsorted(known[order], nodes.numpy())
+        state: Integers = order[np.minimum(place, len(order) - 1)]
+        missing = known[state] != nodes.numpy()
+        if not missing.any():
+            return state
+        more = nodes[torch.from_numpy(missing)].unique()
+        left = others_than(torch.from_numpy(known), self.scores.graph.num_nodes)
+        more = left if len(left) <= AT_ONCE else more
+        self.renew(with_nodes(self.tables, self.scores, more, listed=listed))
+        return self.states(nodes)
+
+    def drawn(
+        self, t: int, of: Pasts, walk: Integers, mention: Integers, u: Floats
+    ) -> tuple[Integers, Floats]:
+        """Draw nodes that are not listed.
+
+        Args:
+            t: The token.
+            of: Pasts of all walks before it.
+            walk: Which walks mention one, (n,).
+            mention: The types of these mentions, (n,).
+            u: Numbers of (0, 1), (n,).
+
+        Returns:
+            States, and the log of the probability of each node among all that are not
+            listed, nats, (n,) each.
+        """
+        node, log_share = torch.zeros(len(u), dtype=torch.long), np.zeros(len(u))
+        (new,) = (mention == NEW).nonzero()
+        if len(new):
+            some = torch.from_numpy(u[new])
+            drawn, log_some = drawn_new(self.tables, self.scores, t, some)
+            node[torch.from_numpy(new)], log_share[new] = drawn, log_some.numpy()
+        for i in (mention == DERIVED).nonzero()[0]:
+            parents = parents_of(self.tables, t, of.window[of.which[walk[i]]])
+            node[i], log_share[i] = drawn_derived(
+                self.tables, self.scores.graph, t, parents, u[i]
+            )
+        return self.states(node), log_share
 
 
 def walk_searches(
-    look_ahead: LookAhead, history: Tensor, length: Sequence[int], cut: Cut
+    whole: WalkTables, history: Tensor, length: Sequence[int], cut: Cut
 ) -> list[WalkSearch]:
     """Return the steps of the walks of each text.
 
     Args:
-        look_ahead: Of texts, or of pieces and what follows them.
+        whole: Of texts, or of pieces and what follows them.
         history: Nodes before the texts, on the host, (B, K, cutoff).
         length: How many tokens of each text are searched.
         cut: What chooses which walks go on.
     """
     searches = []
-    for b, tables in enumerate(look_ahead.tables):
-        scores = look_ahead.scores.one(b)
-        if _may_list_all(scores, length[b], cut):
-            left = others_than(torch.from_numpy(tables.node), scores.graph.num_nodes)
-            tables = with_nodes(tables, scores, left, listed=True)
-        searches.append(
-            WalkSearch(
-                tables if look_ahead.expects else ranked_by_q(tables),
-                (look_ahead.outlooks[b], look_ahead.others[b]),
-                scores,
-                history[b],
-                length[b],
-                normalized=not look_ahead.expects,
-                draws=isinstance(cut, Thinned),
-            )
+    for b, tables in enumerate(whole.tables):
+        search = WalkSearch(
+            whole,
+            b,
+            tables,
+            whole.searched(b),
+            history[b],
+            length[b],
+            draws=isinstance(cut, Thinned),
         )
+        if _may_list_all(whole.scores, length[b], cut):
+            num_nodes = whole.scores.graph.num_nodes
+            left = others_than(torch.from_numpy(tables.node), num_nodes)
+            search.renew(with_nodes(tables, search.scores, left, listed=True))
+        searches.append(search)
     return searches
 
 
@@ -173,36 +353,19 @@ def _may_list_all(scores: TextScores, num_tokens: int, cut: Cut) -> bool:
     return every and isinstance(cut, Thinned)
 
 
-def clamped(value: Floats, furthest: float) -> Floats:
-    """Raise what is further than so much below the best of a token, (T, 2, S)."""
-    best = value.max((1, 2), keepdims=True)
-    best = np.where(np.isneginf(best), 0.0, best)
-    raised: Floats = np.maximum(value, best - furthest)
-    return raised
-
-
 @dataclass
-class WalkSearch:
+class WalkSearch(TextWalks):
     """Steps of the walks of one text over its tables; see ``TextSteps``."""
 
-    tables: Tables
-    outlooks: tuple[Outlook, Outlook]
-    """By which walks are ranked, and by which those of groups that check."""
-    scores: TextScores
-    """Of the text alone, for nodes that its tables do not have."""
     history: Tensor
     """Nodes of the tokens before the text, (K, cutoff)."""
     num_steps: int
-    normalized: bool
-    """Whether walks are ranked by log q, which totals one at each step."""
     draws: bool
     """Whether nodes that are not listed may be drawn."""
     num_columns: ClassVar[int] = 2
     _windows: Integers = field(init=False)
-    _check: Booleans = field(init=False)
-    _at: tuple[int, tuple[NewEntities, NewEntities], Pasts, Choices, Intervals] = field(
-        init=False
-    )
+    _check: Integers = field(init=False)
+    _at: tuple[int, Pasts, Choices] = field(init=False)
     _incomplete: bool = field(init=False)
 
     def begin(self, history: Integers, check: Booleans) -> None:
@@ -210,101 +373,49 @@ class WalkSearch:
         other, tables = self.tables.other, self.tables
         hidden = np.isfinite(tables.new[:, other]).any()
         self._incomplete = bool(hidden or np.isfinite(tables.edge_other).any())
-        if not self.draws:
-            new = tables.new.copy()
-            new[:, other] = -np.inf
-            nowhere = np.full_like(tables.edge_other, -np.inf)
-            self.tables = tables._replace(new=new, edge_other=nowhere)
-        window, self._check = self.history[torch.from_numpy(history)], check
-        self._windows = self._states(window.flatten()).reshape(window.shape)
-
-    def _states(self, nodes: Tensor) -> Integers:
-        """Return the states of nodes, which get one where they have none."""
-        known = self.tables.node
-        order = known.argsort(kind="stable")
-        place = np.searchsorted(known[order], nodes.numpy())
-        state: Integers = order[np.minimum(place, len(order) - 1)]
-        missing = known[state] != nodes.numpy()
-        if not missing.any():
-            return state
-        more = nodes[torch.from_numpy(missing)].unique()
-        left = others_than(torch.from_numpy(known), self.scores.graph.num_nodes)
-        more = left if len(left) <= AT_ONCE else more
-        tables = with_nodes(self.tables, self.scores, more)
-        self.tables = ranked_by_q(tables) if self.normalized else tables
-        return self._states(nodes)
+        window, self._check = self.history[torch.from_numpy(history)], check.astype(int)
+        self._windows = self.states(window.flatten()).reshape(window.shape)
 
     def choices(self, t: int, log_w: Floats, group: Integers) -> Listing:
         """List what may follow the different pasts, and NEW entities."""
-        tables, which = self.tables, self._check.astype(np.int64)
-        mine = new_entities(tables, self.outlooks[0], t)
-        other = new_entities(tables, self.outlooks[1], t) if which.any() else mine
-        of = pasts(tables, self._windows, np.repeat(which, np.diff(group)))
-        new = mine, other
-        found = choices(tables, self.outlooks, new, t, of, self.normalized)
-        chosen_from, slack = intervals(found, of, log_w, group)
-        self._at = t, new, of, found, chosen_from
-        several = np.full(len(which), self._incomplete)
-        return Listing(found.runs, chosen_from, several, slack)
+        tables, which = self.tables, np.repeat(self._check, np.diff(group))
+        of = pasts(tables, self._windows, which)
+        outlooks = self.outlooks[0], self.outlooks[1]
+        found = choices(tables, outlooks, t, of, self.whole.normalized)
+        if not self.draws:
+            found.value[found.state == tables.other] = -np.inf
+        self._at = t, of, found
+        chosen_from = intervals(found, of, log_w, group)
+        return Listing(found.first, found.value, chosen_from, self._incomplete)
 
-    def looked_at(self, items: Items) -> tuple[Floats, Keys]:
-        """Rank listed choices with the entities of their own walks."""
-        t, new, of, found, chosen_from = self._at
-        return looked_at(self.tables, new, t, of, found, chosen_from, items)
+    def keys(self, interval: Integers, choice: Integers) -> Keys:
+        """Key listed choices: two intervals are of one walk."""
+        _, of, found = self._at
+        return keys(self.tables, of, found, interval // 2, choice)
 
-    def take(self, kept: Survivors, u: Floats) -> Taken:
+    def take(
+        self, interval: Integers, choice: Integers, group: Integers, u: Floats
+    ) -> Taken:
         """Move on; draw nodes where one state stands for several."""
-        t, _, of, found, chosen_from = self._at
-        walk, at = kept.interval // 2, chosen_from.run[kept.interval]
-        at = found.runs.first[at] + kept.place
-        mention, state, log_p = found.mention[at], found.state[at], found.log_p[at]
-        log_p += np.where(mention == NEW, found.new[of.which[walk]], 0.0)
+        t, of, found = self._at
+        walk, value = interval // 2, found.log_p
+        past = of.which[walk]
+        mention, state = found.mention[choice], found.state[choice]
+        if self.whole.normalized:
+            value = found.value
+        log_p = value[choice] - found.log_z[past]
+        log_p += np.where(mention == NEW, found.new[past], 0.0)
         log_f = np.zeros(len(state))
         (several,) = (state == self.tables.other).nonzero()
         if len(several):
-            numbers = each_its_own(u, kept.first, several)
-            drawn, log_q = self._drawn(t, mention[several], walk[several], numbers)
-            state[several] = self._states(drawn)
-            word = self.tables.word[t]
-            log_p[several] += log_q + word[state[several]] - word[self.tables.other]
-            log_f[several] = -log_q
+            numbers = each_its_own(u, group, several)
+            before = self.tables.word[t, self.tables.other]
+            state[several], log_share = self.drawn(
+                t, of, walk[several], mention[several], numbers
+            )
+            log_p[several] += log_share + self.tables.word[t, state[several]] - before
+            log_f[several] = -log_share
         window = np.concatenate([self._windows[walk, 1:], state[:, None]], 1)
         self._windows = window
         node = self.tables.node[state]
         return Taken(walk, np.stack([mention, node]), log_p, log_f)
-
-    def _drawn(
-        self, t: int, mention: Integers, walk: Integers, u: Floats
-    ) -> tuple[Tensor, Floats]:
-        """Draw nodes that are not listed for mentions of walks; return log q, too."""
-        node, log_q = torch.zeros(len(u), dtype=torch.long), np.zeros(len(u))
-        (new,) = (mention == NEW).nonzero()
-        if len(new):
-            some = torch.from_numpy(u[new])
-            drawn, log_some = drawn_new(self.tables, self.scores, t, some)
-            node[torch.from_numpy(new)], log_q[new] = drawn, log_some.numpy()
-        _, _, of, _, _ = self._at
-        for i in (mention == DERIVED).nonzero()[0]:
-            window = of.window[of.which[walk[i]]]
-            parents = parents_of(self.tables, t, window)
-            node[i], log_q[i] = drawn_derived(
-                self.tables, self.scores.graph, t, parents, u[i]
-            )
-        return node, log_q
-
-
-def ranked_by_q(tables: Tables) -> Tables:
-    """Let words cost nothing: only beginning a mention may be twisted."""
-    word = tables.word.copy()
-    word[:, 0] = 0.0
-    return tables._replace(word=word, going_on=np.zeros_like(word))
-
-
-def without_look_ahead(tables: Tables) -> Outlook:
-    """Expect nothing of a text."""
-    size, num_tokens = tables.other, len(tables.word)
-    nothing = np.zeros(num_tokens)
-    nobody = Parents(np.zeros((num_tokens, size)), nothing, nothing, False)
-    beta = np.zeros((num_tokens + 1, 2, size + 1))
-    _, derivable = forward(tables, nobody, beta, LIKELIEST)
-    return Outlook(beta, derivable, np.zeros((num_tokens + 1, size)), np.inf)

@@ -5,12 +5,10 @@ Walks and what is behind them are on the host, log-probabilities where the score
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.ragged import (
     distinct,
@@ -19,7 +17,6 @@ from lm_latent_eval.inference.ragged import (
 )
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.latents import (
-    Mention,
     NextStep,
     Parents,
     Rows,
@@ -53,8 +50,26 @@ def log_prob_walks(
     Walks and the nodes before the piece, (B, K, W), are on the host, and so is how many
     tokens of walks are scored, (B, 1 or K).
     """
-    inside = torch.arange(walks.node.shape[-1]) < length[..., None]
-    return _scored(walk, walk.log_prob, history, walks, inside.expand_as(walks.node))
+    num_tokens = walks.node.shape[-1]
+    inside = torch.arange(num_tokens) < length[..., None]
+    inside = inside.expand_as(walks.node)
+    b, k, t = inside.nonzero(as_tuple=True)
+    behind = windows(history, walks.node)
+    parts = [
+        walk.log_prob(
+            Rows(bb * num_tokens + tt, behind[bb, kk, tt]),
+            walks.mention[bb, kk, tt],
+            walks.node[bb, kk, tt],
+        )
+        for bb, kk, tt in zip(
+            *(index.split(STEPS_AT_ONCE) for index in (b, k, t)), strict=True
+        )
+    ]
+    result = walk.scores.mention.new_zeros(inside.numel())
+    if parts:
+        (index,) = inside.flatten().nonzero(as_tuple=True)
+        result = result.index_copy(0, sent(index, result.device), torch.cat(parts))
+    return result.view(inside.shape)
 
 
 def distinct_walks(history: Tensor, walks: Walks) -> tuple[Tensor, Tensor]:
@@ -71,43 +86,6 @@ def distinct_walks(history: Tensor, walks: Walks) -> tuple[Tensor, Tensor]:
     first = torch.full_like(place, len(code)).scatter_reduce(0, kind, place, "amin")
     which = first[kind]
     return (which == place).view_as(text), which.view_as(text)
-
-
-def _scored(
-    walk: NextStep,
-    score: Callable[[Rows, Tensor, Tensor], Tensor],
-    history: Tensor,
-    walks: Walks,
-    some: Tensor,
-) -> Tensor:
-    """Score some steps of walks, (B, K, T) bool; return nats, 0 of all others."""
-    b, k, t = some.nonzero(as_tuple=True)
-    behind, tokens = windows(history, walks.node), some.shape[-1]
-    parts = [
-        score(
-            Rows(bb * tokens + tt, behind[bb, kk, tt]),
-            walks.mention[bb, kk, tt],
-            walks.node[bb, kk, tt],
-        )
-        for bb, kk, tt in zip(
-            *(index.split(STEPS_AT_ONCE) for index in (b, k, t)), strict=True
-        )
-    ]
-    result = walk.scores.mention.new_zeros(some.numel())
-    if parts:
-        (index,) = some.flatten().nonzero(as_tuple=True)
-        result = result.index_copy(0, sent(index, result.device), torch.cat(parts))
-    return result.view(some.shape)
-
-
-def log_nodes(walk: NextStep, history: Tensor, walks: Walks) -> Tensor:
-    """Return log p of the nodes that walks name, (B, K) float64 nats.
-
-    Of all tokens at once: walks agree on most. Their types are drawn one by one.
-    """
-    named = (walks.mention == Mention.NEW) | (walks.mention == Mention.DERIVED)
-    log_node = _scored(walk, walk.log_node, history, walks, named)
-    return widened(log_node).sum(-1)
 
 
 # -- choices, summed for prediction --------------------------------------------------

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lm_latent_eval.compiled import Floats, Integers, Keys
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.particles import odd_numbers
-from lm_latent_eval.inference.pruning import Floats, Integers, Keys
 from lm_latent_eval.inference.ragged import expand_ranges, invert_cdf
 from lm_latent_eval.models.kglm.graph import NO_ENTITY, KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import NextStep
@@ -49,9 +49,7 @@ class Tables(NamedTuple):
     node: Integers
     """Of each state; 0 of no mention and of what stands for several, (M,)."""
     word: Floats
-    """log p(x_t | s), (T, M)."""
-    going_on: Floats
-    """The same where a mention goes on, (T, M)."""
+    """log p(x_t | s), (T, M); of a proposal that does not look ahead its twist."""
     new: Floats
     """log p_new(s), (T, M)."""
     mention: Floats
@@ -90,12 +88,12 @@ class TextScores:
     text: Tensor
     """h^t, (B, T, token_embedding_dim)."""
     scorer: WordScorer | None
-    """p's words; None: words cost nothing."""
+    """p's words; None: there is a twist instead, or nothing."""
     twist: Twist | None = None
-    """What a mention of each node is worth instead; None: nothing."""
+    """Of nodes that are all listed."""
 
     def words(self, position: Tensor, node: Tensor) -> Tensor:
-        """Return what is paid for words, elementwise, or for mentions of nodes."""
+        """Return log p of words, or the twist, of positions and nodes, elementwise."""
         if self.scorer is not None:
             return self.scorer(self.text, self.batch, position, node)
         if self.twist is not None:
@@ -148,11 +146,14 @@ class TextScores:
         log_new, log_top, entity = self.walk.new.rest(
             position, self.entities(nodes), OTHERS
         )
+        log_new = widened(log_new).view(shape)
+        if self.scorer is None:  # their twist is 0
+            return torch.zeros_like(log_new), log_new
         typical = self.graph.node_of_entity[fetched(entity)[0]]
         here = position[:, None].expand_as(typical)
         paid = widened(self.words(here.flatten(), typical.flatten()))
         paid = (paid.view(typical.shape) + widened(log_top)).logsumexp(-1)
-        return paid.view(shape), widened(log_new).view(shape)
+        return paid.view(shape), log_new
 
     def entities(self, nodes: Tensor) -> Tensor:
         """Return rows of the entity table that nodes own; 0 of other nodes, (B, n)."""
@@ -160,15 +161,15 @@ class TextScores:
         return torch.where(self.graph.node_of_entity[entity] == nodes, entity, 0)
 
     def one(self, text: int) -> TextScores:
-        """Return those of one text."""
+        """Return those of one text, for nodes that are not listed."""
         num_tokens = self.batch.targets.shape[1]
         position = torch.arange(num_tokens) + text * num_tokens
         return replace(
             self,
-            walk=self.walk.select(position),
+            walk=replace(self.walk, scores=self.walk.scores.select(position)),
             batch=self.batch.select(torch.tensor([text])),
             text=self.text[text : text + 1],
-            twist=None if self.twist is None else self.twist.select(position),
+            twist=None,
         )
 
 
@@ -205,7 +206,6 @@ def tables_of(scores: TextScores, nodes: Tensor, cutoff: int) -> list[Tables]:
         table = Tables(
             node=np.append(nodes[b, :number].numpy(), NO_ENTITY),
             word=paid,
-            going_on=paid,
             new=introduced,
             mention=np.ascontiguousarray(mention[b, :length]),
             parent=parents,
@@ -307,7 +307,7 @@ def with_nodes(
         tables: Of the text.
         scores: Of the text alone.
         node: (n,).
-        listed: Whether these are all that is left of the graph, and to be listed.
+        listed: Whether to list them, and all that were added before.
     """
     columns = fetched(*scores.of(torch.cat([node.new_zeros(1), node])[None]))
     length = len(tables.word)
@@ -320,12 +320,12 @@ def with_nodes(
     more = tables._replace(
         node=np.concatenate([tables.node, node.numpy()]),
         word=word,
-        going_on=word,
         new=new,
         parent=parent,
     )
     if listed:
-        new[:, tables.other] = -np.inf
+        (rest,) = fetched(scores.others(torch.from_numpy(more.node)[None])[1])
+        new[:, tables.other] = rest[0, :length].double().numpy()
         edges = _no_edges(length, len(tables.code) - 1)
         more = more._replace(num_listed=len(more.node), **edges)
     return _with_edges(more, scores.graph)

@@ -121,7 +121,7 @@ def test_keys_tell_apart_what_goes_on_apart(kglm):
     """Walks go on alike if they remember the same entities, each as long."""
     dice = np.random.default_rng(0)
     encoded = kglm.proposal("adapted").encode(tiny_models.batch([[KNOWN] * 3]))
-    [tables] = encoded.ahead.tables
+    [tables] = encoded.tables.tables
     size, cutoff = tables.word.shape[1], kglm.config.cutoff
     windows = dice.integers(0, size, (300, cutoff))
     windows[windows == tables.other] = 0

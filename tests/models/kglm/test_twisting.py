@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,21 +14,12 @@ from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import UNKNOWN_COST
 from lm_latent_eval.models.kglm import candidates as named
-from lm_latent_eval.models.kglm import search, tables, twisting
-from lm_latent_eval.models.kglm.candidates import FEWEST_WORDS, Candidates
-from lm_latent_eval.models.kglm.chain import (
-    Parents,
-    backward,
-    forward,
-    log_absent,
-    recent_mentions,
-)
-from lm_latent_eval.models.kglm.choices import Outlook, new_entities
+from lm_latent_eval.models.kglm import search, tables
+from lm_latent_eval.models.kglm.candidates import FEWEST_WORDS, candidates_of
 from lm_latent_eval.models.kglm.encoding import KGLMState
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Mention
 from lm_latent_eval.models.kglm.network import AliasMatching
-from lm_latent_eval.models.kglm.parent_gains import log_gain, remember
 from lm_latent_eval.models.kglm.scores import Twist
 from lm_latent_eval.models.kglm.steps import log_prob_walks
 from lm_latent_eval.text.batch import TokenBatch
@@ -73,24 +63,20 @@ def test_names_speak_for_their_nodes():
     assert value.tolist() == [11.0, 1.0, 111.0, 1.0]
 
 
-@pytest.mark.parametrize("continues", [False, True])
 @pytest.mark.parametrize("listed", [1.0, 0.5])
 @pytest.mark.parametrize("model", ["A", "B"])
-def test_a_twisted_walk_is_the_plain_one_times_the_twist(model, listed, continues):
+def test_a_twisted_walk_is_the_plain_one_times_the_twist(model, listed):
     """Token by token: p'(z_t | past) is p(z_t | past) e^b, normalised over z_t."""
     kglm = reference.model(model)
     encoded = kglm.proposal("peeking").encode(reference.batch([2, 4, 5, 3]))
     num_nodes = kglm.knowledge.num_nodes
-    twist, others = normal(3, num_nodes, seed=0), normal(3, seed=1)
     some = uniform(3, num_nodes, seed=2) < listed
-    twist = torch.where(some, twist, others[:, None])
+    twist = normal(3, num_nodes, seed=0) * some
     (key,) = some.flatten().nonzero(as_tuple=True)
     sparse = Twist(
         torch.cat([key, torch.tensor([3 * num_nodes])]),
         torch.cat([twist.flatten()[key], twist.new_zeros(1)]),
-        others,
         num_nodes,
-        continues=continues,
     )
     twist[:, 0] = 0.0
     twisted = replace(encoded.walk, twist=sparse)
@@ -102,7 +88,7 @@ def test_a_twisted_walk_is_the_plain_one_times_the_twist(model, listed, continue
     )
     assert abs(ours.sum(-1).logsumexp(0)) < 1e-10
     of_node = twist[torch.arange(3), walks.node[0]]
-    kept = (walks.mention[0] == 3) & (not continues)
+    kept = walks.mention[0] == 3
     weighted = plain + of_node.masked_fill(kept, 0.0)
     steps = torch.stack([walks.mention[0], walks.node[0]], -1).tolist()
     for t in range(3):
@@ -140,8 +126,8 @@ WITH_DI = (("Ada", "likes", "Di"), ("Di", "knows", "Bo"))
 
 @pytest.fixture
 def kglm(monkeypatch):
-    for module in (twisting, search):
-        monkeypatch.setattr(module, "FURTHEST", torch.inf)
+    for name in ("FURTHEST", "FURTHEST_DRAWN"):
+        monkeypatch.setattr(search, name, torch.inf)
     return of_graph(*WITH_DI)
 
 
@@ -157,9 +143,9 @@ def encoded(kglm, *texts):
 
 def candidates(graph, *texts):
     """Names of the states of each text but the first, which is nobody."""
-    states = Candidates.of(TokenBatch.collate(texts, first=2), graph)
-    assert not states.node[:, 0].any()
-    return [[graph.node_names[n] for n in nodes if n] for nodes in states.node]
+    states = candidates_of(TokenBatch.collate(texts, first=2), graph)
+    assert not states[:, 0].any()
+    return [[graph.node_names[n] for n in nodes if n] for nodes in states]
 
 
 def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
@@ -279,17 +265,28 @@ def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
     return relative(psi), relative(beta[:-1]), torch.stack(begun)
 
 
-def of_every_node(kglm, twist, first=0):
-    """A twist of a mention, and of none after it, (tokens of TEXT, nodes) each."""
-    position = torch.arange(first, first + len(TEXT))[:, None]
-    node = torch.arange(1, kglm.knowledge.num_nodes).expand(len(TEXT), -1)
-    position = position.expand_as(node)
-    return twist.at(position, node), twist.of_none(position, node[..., None])
+def outlooks(encoding, text=0):
+    """What is expected of a text, relative to no mention after none, node by node.
+
+    The twist of a mention, and of none after one, then what is expected before each
+    token after a mention just now, and longer ago: (tokens, nodes) each.
+    """
+    whole = encoding.tables
+    tables, beta = whole.tables[text], whole.beta[text][:-1]
+    twist = whole.twist(text)(tables)
+    states = [*tables.node[1 : tables.other]]
+    every = range(1, encoding.tables.scores.graph.num_nodes)
+    order = [states.index(n) + 1 if n in states else tables.other for n in every]
+    psi = twist.mention[:, order], twist.none[:, order]
+    found = (part - twist.none[:, :1] for part in psi), beta - beta[:, 1:, :1]
+    return (
+        tuple(map(torch.from_numpy, found[0])),
+        tuple(torch.from_numpy(found[1][:, k, order]) for k in range(2)),
+    )
 
 
-def assert_sums(kglm, walk, psi, beta, first=0):
-    for twist, wanted in [(walk.twist, psi), (walk.expected, beta)]:
-        found = of_every_node(kglm, twist, first)
+def assert_sums(encoding, psi, beta, text=0):
+    for found, wanted in zip(outlooks(encoding, text), (psi, beta), strict=True):
         torch.testing.assert_close(found, wanted, **EXACTLY)
 
 
@@ -313,13 +310,9 @@ def test_the_twist_sums_every_path(kglm, words_alone, rounds):
     proposal = kglm.proposal("adapted").with_checks()
     encoding = proposal.encode(batch_of(TEXT[:1], TEXT, TEXT[:2]))
     psi, beta, _ = stand_in(kglm, TEXT, rounds=rounds)
-    if rounds is not None:  # of the second text of the batch
-        assert_sums(kglm, encoding.drawn, psi, beta, first=4)
-    outlook = (encoding.ahead.others if rounds is None else encoding.ahead.outlooks)[1]
-    states = [*encoding.ahead.tables[1].node[1:-1]]
-    order = [states.index(n) + 1 if n in states else -1 for n in range(1, 5)]
-    relative = torch.from_numpy(outlook.beta[:-1] - outlook.beta[:-1, 1:, :1])
-    torch.testing.assert_close((*relative[..., order].unbind(1),), beta, **EXACTLY)
+    if rounds is None:
+        encoding.tables.__dict__["beta"] = encoding.tables.other_beta
+    assert_sums(encoding, psi, beta, text=1)
     assert psi[0].abs().max() > 0.1, "premise: something to see"
     assert psi[1].abs().max() > 0.01, "premise, likewise"
 
@@ -329,10 +322,9 @@ def test_parents_from_before_a_piece_lead_to_all_alike(kglm, words_alone):
     encoding = proposal.encode(batch)
     draws = proposal.sample(encoding, Streams([1], 1), 1)
     after = proposal.advance(encoding, draws.latents)
-    walk = proposal.encode(batch_of(TEXT), after).drawn
     psi, beta, _ = stand_in(kglm, TEXT, after)
-    assert_sums(kglm, walk, psi, beta)
-    first = of_every_node(kglm, encoded(kglm, TEXT).drawn.twist)
+    assert_sums(proposal.encode(batch_of(TEXT), after), psi, beta)
+    first, _ = outlooks(encoded(kglm, TEXT))
     assert not torch.allclose(first[1], psi[1]), "premise: it matters"
 
 
@@ -404,10 +396,12 @@ def test_a_word_of_one_name_is_found_where_none_is_listed(monkeypatch, num_sampl
 def test_a_longer_text_beside_it_changes_nothing(monkeypatch, most):
     monkeypatch.setattr(named, "MOST_PAIRS", most * FEWEST_WORDS)
     kglm = of_graph()
-    alone = encoded(kglm, TEXT).drawn.twist
-    beside = encoded(kglm, TEXT, TEXT * 30).drawn.twist
-    found = [of_every_node(kglm, twist) for twist in (alone, beside)]
-    torch.testing.assert_close(*found, **EXACTLY)
+    for found in zip(
+        outlooks(encoded(kglm, TEXT)),
+        outlooks(encoded(kglm, TEXT, TEXT * 30)),
+        strict=True,
+    ):
+        torch.testing.assert_close(*found, **EXACTLY)
 
 
 @pytest.mark.parametrize("special", [0, 1])
@@ -443,69 +437,3 @@ def test_what_a_word_costs_is_expected_of_the_text(kglm):
         assert proposal.foresees == (name == "adapted")
         found = proposal.word_cost(proposal.encode(batch)).tolist()
         assert found == pytest.approx(cost, abs=0.5)
-
-
-# -- what entities that a walk has mentioned are worth as parents of the text ahead ----
-
-
-def test_walks_gain_what_the_chain_finds_with_their_parents():
-    """Against sums with r of one token set to what a walk has mentioned."""
-    kglm, batch = of_graph(*WITH_DI), batch_of(TEXT)
-    ahead = kglm.proposal("adapted").encode(batch).ahead
-    [of_text], [recent], cutoff = ahead.tables, ahead.recent, kglm.config.cutoff
-    nothing, num_states = np.zeros(len(TEXT)), of_text.other
-    parents = Parents(recent, nothing, nothing, True)
-    beta = backward(of_text, parents)
-    begun, derivable = forward(of_text, parents, beta, num_states)
-    absent, spread = log_absent(begun), []
-    outlook = Outlook(beta, derivable, absent, -1.0)
-    assert (recent_mentions(absent, cutoff) > 0).any(), "premise"
-
-    def log_evidence(u, changed):
-        other = recent.copy()
-        other[u] = changed
-        return backward(of_text, parents._replace(recent=other))[0, 1, 0]
-
-    def log_gains(t, stays):
-        """Of states that are remembered for some tokens."""
-        found = 0.0
-        for u in range(t + 1, min(t + 1 + cutoff, len(TEXT))):
-            known = -np.expm1(absent[u] - absent[t + 1])
-            known[stays >= u - t] = 1.0
-            found += log_evidence(u, known) - log_evidence(u, recent[u])
-        return found
-
-    def log_gain_of_all(t, s):
-        """Of a state beside what all walks are expected to have mentioned."""
-        found, expected = 0.0, recent_mentions(absent, cutoff)
-        for u in range(t + 1, min(t + 1 + cutoff, len(TEXT))):
-            with_it = expected[u].copy()
-            with_it[s] = 1.0
-            found += log_evidence(u, with_it) - log_evidence(u, expected[u])
-        return found
-
-    dice = np.random.default_rng(0)
-    for t in range(len(TEXT) - 1):
-        new = new_entities(of_text, outlook, t)
-        nobody = np.zeros(num_states)
-        for s in range(1, num_states):
-            assert new.gain[s] == pytest.approx(log_gain_of_all(t, s), abs=1e-7)
-        number, shape = len(new.ahead.token), new.ahead.last.shape
-        sums, has_last = np.zeros((number, 2)), np.zeros(shape, np.bool_)
-        for _ in range(6):
-            window = np.zeros(cutoff, np.int64)
-            for s in range(1, num_states):
-                window[dice.integers(cutoff)] = s * dice.integers(2)
-            stays = nobody.copy()
-            for place, s in enumerate(window):
-                stays[s] = place if s else 0
-            remember(new.ahead, t, window, sums, has_last)
-            total = log_gain(new.ahead, sums, has_last, t, 0, 0)
-            assert total == pytest.approx(log_gains(t, stays), abs=1e-7)
-            spread.append(total)
-            for s in range(1, num_states):
-                longer = stays.copy()
-                longer[s] = cutoff
-                more = log_gain(new.ahead, sums, has_last, t, s, int(stays[s]))
-                assert more == pytest.approx(log_gains(t, longer), abs=1e-7)
-    assert np.std(spread) > 0.003, "premise: something to see"
