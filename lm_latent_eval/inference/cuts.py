@@ -36,7 +36,6 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import sent, sent_uniforms, widened
 from lm_latent_eval.inference.ragged import invert_cdf as invert_ragged_cdf
 from lm_latent_eval.inference.ragged import segment_logsumexp
-from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.latent import Uniforms
 
 GRID = 2.0**-10
@@ -176,8 +175,6 @@ class Thinned:
     """W: the most that go on of each group."""
     uniforms: Uniforms
     """Step -> (B, R, 4): of each group."""
-    within: Streams
-    """Step -> (B, W R, 4), of the largest W: of each survivor."""
     whole: Tensor
     """Of which groups all choices fit so far, (B, R) bool."""
     doubt: Tensor
@@ -280,15 +277,6 @@ class Thinned:
             most = int(number.max())
         column, log_kept = thinned(mass, number, most, u[:, CUT_LANE])
         return column, log_kept + log_f.gather(1, column)
-
-    def uniforms_of(self, t: int, number: int) -> Tensor:
-        """Return uniform numbers for the survivors of each group, (B, R number).
-
-        They draw a member where a class of choices survived.
-        """
-        numbers = self.within.few(number * self.groups)(t)[..., CHOICE_LANE]
-        mine: Tensor = numbers.unflatten(1, (number, self.groups)).mT.flatten(1)
-        return mine
 
 
 Cut: TypeAlias = Best | Fading | Thinned

@@ -226,14 +226,13 @@ class DiscreteFilter(Estimator):
         widths = [self.width] * PASSES + [self.narrow_width] * (CHECKS + checks)
         number = len(widths)
         uniforms = texts.streams(number)
-        within = texts.streams(number * self.width, number)
         whole = torch.ones(len(texts.keys), number, dtype=torch.bool)
         if was_cut is not None:
             (whole,) = fetched(~was_cut.expand(-1, number))
         factor = _places_factor(words)
         unsure = words.clamp(FEW_WORDS, LONGEST) / FEW_WORDS * factor.square()
         doubt = proposal.word_cost(q) + unsure.log()
-        cut = Thinned(tuple(widths), uniforms, within, whole, doubt, factor, checks)
+        cut = Thinned(tuple(widths), uniforms, whole, doubt, factor, checks)
         return proposal.search(q, cut, score)
 
     def extend(self, texts: Texts, after: Weighted | None) -> Passes:

@@ -34,11 +34,6 @@ class Dense:
     """Integers that are equal, within a text, where everything goes on alike after
     choices, (B, K, N); None: nothing is known of it."""
 
-    def lists_all(self, groups: int) -> Tensor:
-        """Return of which groups every choice is listed by itself: all, (B, R) bool."""
-        shape, device = (len(self.log_p), groups), self.log_p.device
-        return torch.ones(shape, dtype=torch.bool, device=device)
-
     def table(self, score: Tensor, groups: int) -> Tensor:
         """Return the rank of every choice, (B groups, M) float64.
 
@@ -135,16 +130,6 @@ class Ragged:
     """As ``Dense`` has it, (N,)."""
     key: Tensor | None = None
     """As ``Dense`` has it, (N,)."""
-    many: Tensor | None = None
-    """Which stand for many choices, of which one is drawn if they go on, (N,) bool;
-    None: none does."""
-
-    def lists_all(self, groups: int) -> Tensor:
-        number, device = self.shape[0] * groups, self.history.device
-        sure = torch.ones(number, dtype=torch.bool, device=device)
-        if self.many is not None:
-            sure[self.history[self.many] // (self.shape[1] // groups)] = False
-        return sure.view(self.shape[0], groups)
 
     def table(self, score: Tensor, groups: int) -> Tensor:
         rank = widened(self.log_p) + score.flatten()[self.history]

@@ -13,8 +13,7 @@ on the host, or on the device with nothing to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import partial
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, wide_zeros, widened
-from lm_latent_eval.inference.cuts import Cut, Thinned, best_of
+from lm_latent_eval.inference.cuts import Cut, best_of
 from lm_latent_eval.inference.step_choices import Choices, Columns
 from lm_latent_eval.latent import Uniforms
 
@@ -47,12 +46,6 @@ class Taken(NamedTuple):
 
     state: Any
     columns: Columns
-    log_f: Tensor | None = None
-    """Of choices that stood for a class, of which one member was drawn: minus the log
-    of its probability there, nats, (B, K). None: there is no such choice."""
-    log_more: Tensor | None = None
-    """What ``log_p`` of the choices leaves out of log p(z_t, x_t), nats, (B, K): scores
-    count it from here on. None: nothing."""
 
 
 class Unfolds(Protocol):
@@ -93,8 +86,8 @@ class Steps(Unfolds, Protocol):
             t: The step. Of a text that has ended anything may be listed, or nothing.
             score: Of the histories, nats, (B, K); ``-inf``: there is none.
             cut: The rule that chooses. If not ``exhaustive``, choices may be left out
-                that cannot be among the best of a group; if it is, one choice
-                may stand for many. None: every choice by itself.
+                that cannot be among the best of a group. None: every choice is asked
+                for.
         """
         ...
 
@@ -105,7 +98,6 @@ class Steps(Unfolds, Protocol):
         choices: Choices,
         origin: Tensor,
         choice: Tensor,
-        uniforms: Callable[[], Tensor],
     ) -> Taken:
         """Go on with some choices of some histories.
 
@@ -115,8 +107,6 @@ class Steps(Unfolds, Protocol):
             choices: That list.
             origin: Histories, (B, K').
             choice: A choice of each, as ``choices`` numbers them, (B, K').
-            uniforms: Gives numbers of (0, 1), (B, K'), for choices that stand for
-                many.
         """
         ...
 
@@ -166,7 +156,7 @@ def draw_listed(
     choices = steps.choices(state, t, score, None)
     choice, log_q, origin = choices.draw(u, origin, temperature)
     there = sent(origin, choice.device)
-    taken = steps.take(state, t, choices, there, choice, _no_classes)
+    taken = steps.take(state, t, choices, there, choice)
     return Drawn(taken.state, taken.columns, log_q, origin)
 
 
@@ -291,26 +281,19 @@ def searching(
         stay, used = _padded(stay, cut, number)
         origin = torch.where(going_on, kept.origin, stay)
         left_out = left_out | (kept.left_out & going_on)
-        uniforms = _no_classes
-        if isinstance(cut, Thinned):
-            uniforms = partial(cut.uniforms_of, t, number)
-        taken = steps.take(state, t, choices, origin, kept.choice, uniforms)
+        taken = steps.take(state, t, choices, origin, kept.choice)
         state = taken.state
         links.append(origin)
         path.append(tuple(c.masked_fill(~going_on, 0) for c in taken.columns))
         if cut.exhaustive:
-            log_step = kept.log_f
-            if taken.log_f is not None:
-                log_step = log_step + taken.log_f
-            log_f = log_f.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
+            log_step = kept.log_f.masked_fill(~going_on, 0.0)
+            log_f = log_f.gather(1, origin) + log_step
         if with_log_q:
             every = choices.log_p if choices.score is None else choices.score
             log_step = choices.picked(every, origin, kept.choice)
             log_q = log_q.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
         log_p = choices.picked(choices.log_p, origin, kept.choice) + kept.log_f
         after = (score.gather(1, origin) + log_p).masked_fill(~kept.used, -torch.inf)
-        if taken.log_more is not None:
-            after = after + taken.log_more
         before = score.gather(1, stay).masked_fill(~used, -torch.inf)
         score = torch.where(going_on, after, before)
         stay = _every(score)
@@ -361,7 +344,7 @@ def _survivors(
     used = rank.gather(1, column) + log_f > -torch.inf
     possible = (rank > -torch.inf).sum(1).view(size)
     if cut.exhaustive:
-        left_out = (possible > used.sum(1).view(size)) | ~choices.lists_all(groups)
+        left_out = possible > used.sum(1).view(size)
     else:
         left_out = possible >= max(cut.widths)
     log_f, used = (x.unflatten(0, size).flatten(1) for x in (log_f, used))
@@ -417,11 +400,6 @@ def _stacked(path: Sequence[Sequence[Tensor]], number: int, like: Tensor) -> Col
     return tuple(torch.stack(columns, -1) for columns in zip(*path, strict=True))
 
 
-def _no_classes() -> Tensor:
-    """Refuse to draw within classes of choices."""
-    raise ValueError("a choice stands for several, though each was asked for by itself")
-
-
 class Followed(NamedTuple):
     """One step of given latents."""
 
@@ -449,7 +427,7 @@ def follow(steps: Steps, columns: Columns) -> Iterator[Followed]:
     for t in range(steps.num_steps):
         choices = steps.choices(state, t, score, None)
         choice, there = choices.find(tuple(column[..., t] for column in columns))
-        state = steps.take(state, t, choices, stay, choice, _no_classes).state
+        state = steps.take(state, t, choices, stay, choice).state
         inside = (steps.length > t)[:, None]
         yield Followed(choices, choice, there, inside, state)
 

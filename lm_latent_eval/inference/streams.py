@@ -9,7 +9,7 @@ can change a draw. Distributions are drawn from by inverting them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,10 +39,6 @@ class Streams:
         starts = self.starts or [0] * len(self.keys)
         counters = [(self.first, start + step) for start in starts]
         return torch.from_numpy(uniforms_of(self.keys, counters, self.num_samples))
-
-    def few(self, num_samples: int) -> Streams:
-        """Return those of the first samples alone."""
-        return replace(self, num_samples=num_samples)
 
 
 MODEL_LANES = 3

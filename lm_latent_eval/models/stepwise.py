@@ -13,7 +13,7 @@ searches, filters, prefixes, contexts, pieces of long texts, predictions and gen
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -273,7 +273,6 @@ class ModelSteps(EncodedText):
         choices: Choices,
         origin: Tensor,
         choice: Tensor,
-        uniforms: Callable[[], Tensor],
     ) -> Taken:
         """Go on with some choices of some histories."""
         before = state.resample(origin)

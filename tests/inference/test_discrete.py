@@ -81,10 +81,10 @@ def test_a_cut_keeps_sums_on_average(row, number):
 def cut_of(widths: tuple[int, int], doubt: float, *factors: float) -> Thinned:
     """Return the cut of two groups a text, of texts that take so many more places."""
     number = len(factors)
-    streams = Streams([*range(number)], 2), Streams([*range(number)], 2 * widths[0], 2)
+    streams = Streams([*range(number)], 2)
     whole = torch.ones(number, 2, dtype=torch.bool)
     doubts = torch.full((number,), doubt)
-    return Thinned(widths, *streams, whole, doubts, torch.tensor(factors))
+    return Thinned(widths, streams, whole, doubts, torch.tensor(factors))
 
 
 class Uneven:
@@ -109,7 +109,7 @@ class Uneven:
         history, log_p = first.repeat_interleave(300), share.repeat(len(first))
         return Ragged((2, state), history, columns, log_p)
 
-    def take(self, state, t, choices, origin, choice, uniforms):
+    def take(self, state, t, choices, origin, choice):
         return engine.Taken(origin.shape[1], choices.decided(choice))
 
 

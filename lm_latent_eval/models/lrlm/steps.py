@@ -11,7 +11,6 @@ then readings come from p(z | x) exactly; or the mass of all that follows as wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -115,7 +114,6 @@ class ReadingSteps:
         choices: Choices,
         origin: Tensor,
         choice: Tensor,
-        uniforms: Callable[[], Tensor],
     ) -> Taken:
         """Extend readings; those of texts that have ended stay as they are."""
         assert isinstance(choices, Ragged)

@@ -19,7 +19,7 @@ Source: Ahn et al. (2016); the code of Hayashi et al. (2020).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -337,7 +337,6 @@ class CopySteps:
         choices: Choices,
         origin: Tensor,
         choice: Tensor,
-        uniforms: Callable[[], Tensor],
     ) -> Taken:
         """Extend latents by chosen topics or sources."""
         assert isinstance(choices, Ragged)

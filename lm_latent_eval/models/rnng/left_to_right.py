@@ -36,7 +36,7 @@ that were scored to first order are scored again, with the next word's choices.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, pairwise
@@ -321,7 +321,6 @@ class StackSteps:
         choices: Choices,
         origin: Tensor,
         choice: Tensor,
-        uniforms: Callable[[], Tensor],
     ) -> Taken:
         """Reduce; word t is put on the stacks when something is asked of them."""
         text, _ = self.encoded.token(t)
