@@ -23,12 +23,17 @@ _TIES = "searches of topics and states break ties by place, no more by rounding"
 _FURTHEST = "choices that cost 20 to 60 nats more than the best are told apart"
 _FIRST_ORDER = "q weighs words after three REDUCEs to first order; classes of REDUCEs"
 _LINKED = "look-ahead counts nodes that no word suggests, and finds parents again"
+_LISTED = "walks are drawn from one listing of choices, by one random number a token"
 _CANONICAL = "the canonical segmentation is a term of its own"
 CHANGED: dict[tuple[str, str], str] = {
     ("tokens", "is ahead"): _CANONICAL,
     **{
-        (name, f"{estimator} adapted"): _LINKED
-        for name in ("kglm", "demonstration")
+        ("kglm", f"{estimator} {proposal}"): _LISTED
+        for estimator in ("is", "smc")
+        for proposal in ("adapted", "smoothing", "peeking", "nonpeeking", "prior")
+    },
+    **{
+        ("demonstration", f"{estimator} adapted"): _LISTED
         for estimator in ("is", "smc")
     },
     **{
