@@ -324,8 +324,12 @@ def with_nodes(
         parent=parent,
     )
     if listed:
-        (rest,) = fetched(scores.others(torch.from_numpy(more.node)[None])[1])
-        new[:, tables.other] = rest[0, :length].double().numpy()
+        new[:, tables.other] = -np.inf
+        if len(np.unique(more.node)) < scores.graph.num_nodes:
+            entity = scores.entities(torch.from_numpy(more.node)[None])
+            position = torch.arange(length)
+            (rest,) = fetched(scores.walk.new.rest(position, entity, 1)[0])
+            new[:, tables.other] = rest.double().numpy()
         edges = _no_edges(length, len(tables.code) - 1)
         more = more._replace(num_listed=len(more.node), **edges)
     return _with_edges(more, scores.graph)
