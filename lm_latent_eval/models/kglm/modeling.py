@@ -563,9 +563,7 @@ class KGLMProposal(SearchedProposal):
         """Whether its tables are those of p."""
         return self.looks_ahead and self.model.config.only_possible
 
-    def sample(
-        self, encoded: Encoded, uniforms: Uniforms, num_samples: int
-    ) -> Draws:
+    def sample(self, encoded: Encoded, uniforms: Uniforms, num_samples: int) -> Draws:
         """Draw K walks a text, continuing the K histories if there are any."""
         origin = own_histories(encoded.history.shape[1], num_samples)
         origin = origin.expand(len(encoded.history), -1)
