@@ -69,8 +69,6 @@ LITTLE = 1e-4
 NORMAL = 1.96
 DRAWN = "model-drawn"
 HMM, HMM_WORDS = "hmm", (8, 40)
-NAME = re.compile(r"[A-Z]\w*(?: [A-Z]\w*)*")
-MIDST = re.compile(rf"(?<=[a-z] ){NAME.pattern}")
 
 Alter = Callable[[str, random.Random], str]
 Row = dict[str, Any]
@@ -156,8 +154,6 @@ def alterations(texts: list[str]) -> dict[str, Alter]:
     """Return what is done to a text, by name."""
     words = {word.strip(".,") for text in texts for word in text.split()[1:]}
     names = sorted(word for word in words if word[:1].isupper())
-    # What is capitalised within a sentence; its first word need not be a name.
-    entities = {name for text in texts for name in MIDST.findall(text)}
 
     def shuffled(text: str, dice: random.Random) -> str:
         return " ".join(dice.sample(text.split(), len(text.split())))
@@ -167,14 +163,6 @@ def alterations(texts: list[str]) -> dict[str, Alter]:
             dice.choice(names) if word[:1].isupper() and dice.random() < 0.7 else word
             for word in text.split()
         )
-
-    def swapped(text: str, dice: random.Random) -> str:
-        here = sorted(entities & set(NAME.findall(text)))
-        if len(here) < 2:
-            return text
-        one, other = dice.sample(here, 2)
-        exchanged = {one: other, other: one}
-        return NAME.sub(lambda found: exchanged.get(found[0], found[0]), text)
 
     def joined(number: int) -> Alter:
         return lambda text, dice: " ".join([text, *dice.choices(texts, k=number - 1)])
@@ -217,7 +205,6 @@ def alterations(texts: list[str]) -> dict[str, Alter]:
         "fragments": fragment,
         "shuffled": shuffled,
         "names replaced": renamed,
-        "names swapped": swapped,
         "lower case": lambda text, dice: text.lower(),
         "sentences shuffled": sentences_shuffled,
         "names swapped": names_swapped,
