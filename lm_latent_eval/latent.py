@@ -113,6 +113,9 @@ class Beam:
     cut: Tensor | None = None
     """Whether latents of a text may have been left out, (B,) bool: of a beam that was
     full after any step. None: of every text."""
+    log_f: Tensor | None = None
+    """Log of what p(x, z_k) is multiplied by in a sum, nats, (B, K) float64: of latents
+    that stand for others. None: of 1."""
 
 
 @dataclass(frozen=True)

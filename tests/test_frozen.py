@@ -24,6 +24,7 @@ _FURTHEST = "choices that cost 20 to 60 nats more than the best are told apart"
 _FIRST_ORDER = "q weighs words after three REDUCEs to first order; classes of REDUCEs"
 _LINKED = "look-ahead counts nodes that no word suggests, and finds parents again"
 _LISTED = "walks are drawn from one listing of choices, by one random number a token"
+_ADDED = "one history stands for all that go on alike, with their sum"
 _CANONICAL = "the canonical segmentation is a term of its own"
 CHANGED: dict[tuple[str, str], str] = {
     ("tokens", "is ahead"): _CANONICAL,
@@ -49,7 +50,8 @@ CHANGED: dict[tuple[str, str], str] = {
 FURTHER = {
     ("demonstration", "beam adapted"): "entities count as parents of what follows",
     ("kglm", "beam adapted"): _LINKED,
-    ("lda", "beam document"): "it ranks by p, where it ranked by q",
+    **{("lda", f"beam {q}"): _ADDED for q in ("document", "adapted", "prior")},
+    **{("hmm", f"beam {which}"): _ADDED for which in ("posterior", "prior")},
 }
 """Likewise -> why a search finds more."""
 GONE = {

@@ -40,7 +40,7 @@ class TinyHMM(StepLM):
         self.ahead = ahead
         self.post_init()
 
-    def read(self, batch: TokenBatch) -> Tensor:
+    def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Tensor:
         """Look up the words, (B, T, S)."""
         return self.emissions.log_softmax(-1).T[batch.targets]
 

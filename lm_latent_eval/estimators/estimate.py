@@ -327,11 +327,19 @@ class Estimate:
             num_tokens: Predicted tokens of the input.
             estimator: The name of what found it.
 
+        Raises:
+            MissedSupportError: If it is ``-inf``: the text is impossible.
+
         Example:
             >>> estimate = Estimate.exact(-3.0, num_tokens=2)
             >>> estimate.stderr, str(estimate.bound)
             (0.0, 'exact')
         """
+        if log_p == -math.inf:
+            raise MissedSupportError(
+                "p(x) is exactly 0: all latents were summed, and the model gives none "
+                "of them and this text a probability. More samples change nothing"
+            )
         return cls(
             log_evidence=log_p,
             stderr=0.0,

@@ -22,8 +22,8 @@ from torch import Tensor
 from lm_latent_eval.devices import widened
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.interface import (
+    Estimator,
     Texts,
-    WholeTextEstimator,
     chains_of,
 )
 from lm_latent_eval.inference.streams import LANES, Streams, draw_choice
@@ -54,7 +54,7 @@ class Scored(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AnnealedImportanceSampling(WholeTextEstimator):
+class AnnealedImportanceSampling(Estimator):
     r"""K evaluations of p in R chains, at most ten; unbiased for p(x), not nested in K.
 
     A chain begins with z_0 drawn from q and is moved, step by step, by transitions that
@@ -75,6 +75,7 @@ class AnnealedImportanceSampling(WholeTextEstimator):
         "{temperature:g}, seed {seed}; samples are steps (effective samples count "
         "chains, at most ten)"
     )
+    num_samples: int
 
     def __post_init__(self) -> None:
         """Refuse a number that cannot be divided."""

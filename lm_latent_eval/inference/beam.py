@@ -1,8 +1,9 @@
 """Sums over latents without draws: beam marginalization and exact likelihoods.
 
 A beam sums p(x, z) over what a search finds, a strict lower bound. ``Exact`` is for
-models without latents and for those that sum their latents themselves (``summation``):
-one latent, the empty one or all of them at once, is then all there is. A model may say
+models whose latents all fit into a beam, as far as they do not go on alike, for models
+without latents and for those that sum their latents themselves (``summation``): one
+latent, the empty one or all of them at once, is then all there is. A model may say
 so and be wrong. So it is checked: that the latent decides nothing, or that the sum is
 that over a list of latents, on prefixes of the first texts. What is not proven is the
 probability of one latent, a strict lower bound.
@@ -11,11 +12,12 @@ probability of one latent, a strict lower bound.
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from lm_latent_eval.devices import sent
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.consistency import decides_nothing, sums_exactly
 from lm_latent_eval.inference.interface import (
@@ -32,12 +34,15 @@ from lm_latent_eval.inference.particles import (
     in_pieces,
     with_mark,
 )
-from lm_latent_eval.latent import Beam
+from lm_latent_eval.inference.unfolding import StepProposal
+from lm_latent_eval.latent import Beam, Proposal
 
 
 @dataclass(frozen=True)
 class BeamMarginalization(Estimator):
-    """The k distinct latents of high q, summed: a strict lower bound of p(x).
+    """The k distinct latents of high p, summed: a strict lower bound of p(x).
+
+    Of latents after which everything goes on alike one stands for all.
 
     Source: Logan et al. (2020), section 5.
     """
@@ -51,6 +56,8 @@ class BeamMarginalization(Estimator):
     seeded: ClassVar[bool] = False
     num_samples: int
     """k, the width of the beam."""
+    recombines: bool = True
+    """Whether one latent may stand for several."""
 
     @property
     def held(self) -> int:
@@ -73,8 +80,14 @@ class BeamMarginalization(Estimator):
         """
         q = encode(texts.proposal, texts.batch, before.proposal_state)
         score = None if before.proposal_state is None else before.log_q
-        beam = texts.proposal.beam(q, self.num_samples, score)
+        beam = self.found(texts.proposal, q, score)
         return continued(texts, q, beam, before), was_cut(beam)
+
+    def found(self, proposal: Proposal, q: Any, score: Tensor | None) -> Beam:
+        """Find latents, continuing those so far; ``score`` (B, K) nats, if any."""
+        if self.recombines and isinstance(proposal, StepProposal):
+            return proposal.recombining_beam(q, self.num_samples, score)
+        return proposal.beam(q, self.num_samples, score)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the bound of one text's log p(x), from log p(x, z) of shape (k,)."""
@@ -99,18 +112,24 @@ def was_cut(beam: Beam) -> Tensor:
 _BEAM = BeamMarginalization(1)
 
 
+EVERY = 1 << 12
+"""Histories, at most, that ``exact`` sums."""
+_EVERY = BeamMarginalization(EVERY)
+
+
 class Summed(Gathered):
-    """B texts with one latent each, which may not be all there is."""
+    """B texts with latents that may not be all there is."""
 
     @property
     def log_w(self) -> Tensor:
-        """Log p(x, z), then whether that is all, see ``with_mark``, (B, 2)."""
-        return with_mark(self.parts[0].log_w, self.cut)
+        """Their log p, then whether they are all, see ``with_mark``, (B, 2)."""
+        return with_mark(self.parts[0].log_w.logsumexp(-1, keepdim=True), self.cut)
 
     @property
     def shares(self) -> list[Tensor]:
         """There is one kind, whose share is all, also where p(x) is 0."""
-        return [torch.zeros_like(self.parts[0].log_w)]
+        log_w = self.parts[0].log_w
+        return [log_w.masked_fill(log_w.amax(-1, keepdim=True).isneginf(), 0.0)]
 
 
 def _summed(texts: Texts) -> tuple[Texts, bool]:
@@ -123,7 +142,7 @@ def _summed(texts: Texts) -> tuple[Texts, bool]:
 
 @dataclass(frozen=True)
 class Exact(Estimator):
-    """log p(x) as it is: a beam of one that holds every latent."""
+    """log p(x) as it is: a beam that holds every latent."""
 
     name: ClassVar[str] = "exact"
     how: ClassVar[str] = "nothing is drawn: log-likelihoods are exact"
@@ -136,6 +155,15 @@ class Exact(Estimator):
     def extend(self, texts: Texts, after: Weighted | None) -> Summed:
         begun = after if isinstance(after, Summed) else None
         particles = begun.parts[0] if begun else as_particles(after, texts)
+        listed = isinstance(texts.proposal, StepProposal)
+        if listed and texts.model.summation is None:
+            whole = begun.cut if begun else torch.zeros(len(texts.keys)).bool()
+
+            def read(piece: Texts, before: Summed) -> Summed:
+                found, cut = _EVERY.read(piece, before.parts[0])
+                return Summed((found,), sent(before.cut, cut.device) | cut)
+
+            return in_pieces(texts, Summed((particles,), whole), read)
         summed, proven = _summed(texts)
         found = _BEAM.extend(summed, particles)
         here = torch.full_like(found.log_w[:, 0], not proven).bool()
@@ -144,10 +172,9 @@ class Exact(Estimator):
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return log p(x) of one text; a bound where that is not proven."""
         log_p, mark = log_w.split([len(log_w) - 1, 1])
-        bound = Estimate.from_beam(log_p, num_tokens=num_tokens, estimator=self.name)
         if mark.isneginf():
-            return bound
-        return replace(bound, stderr=0.0, bound=Bound.EXACT)
+            return Estimate.from_beam(log_p, num_tokens=num_tokens, estimator=self.name)
+        return Estimate.exact(log_p.item(), num_tokens=num_tokens, estimator=self.name)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int

@@ -20,6 +20,7 @@ from torch import Tensor
 from lm_latent_eval.devices import widened
 from lm_latent_eval.inference.particles import fingerprint
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.inference.unfolding import StepProposal
 from lm_latent_eval.latent import (
     Beam,
     Draws,
@@ -102,6 +103,7 @@ def check(
         )
     if searches:
         _check_total(model, p, proposal, q, beam, within)
+        _check_keys(model, p, proposal, q, beam, within)
     if all(offers(who, "advance") for who in (model, proposal)):
         _check_causality(model, proposal, batch, draws.latents, log_p, within)
 
@@ -269,6 +271,29 @@ def _check_total(
         )
 
 
+def _check_keys(
+    model: LatentLM, p: Any, proposal: Proposal, q: Any, beam: Beam, within: float
+) -> None:
+    """Check that latents that stand for others add up to the sum over all."""
+    if not isinstance(proposal, StepProposal) or beam.score.shape[1] >= MOST:
+        return
+    kept = proposal.recombining_beam(q, MOST)
+    totals = []
+    for found in (beam, kept):
+        log_p = widened(model.log_joint(p, found.latents))
+        log_p = log_p if found.log_f is None else log_p + found.log_f
+        log_p = log_p.masked_fill(found.score.isneginf(), -torch.inf)
+        totals.append(log_p.logsumexp(-1))
+    apart = _apart(*totals)
+    if apart > 10 * within:
+        _refuse(
+            proposal,
+            "beam",
+            f"adds latents up by their keys to another p(x), {apart:.3g} nats apart: "
+            "Step.key is equal where histories go on in different ways",
+        )
+
+
 def _check_causality(
     model: LatentLM,
     proposal: Proposal,
@@ -318,4 +343,9 @@ def _apart(ours: Tensor, theirs: Tensor) -> float:
 
 
 def _refuse(who: object, method: str, what: str) -> NoReturn:
-    raise BrokenModelError(f"{type(who).__name__}.{method} {what}")
+    """Raise an error that names what an author wrote: of our proposals, the model's."""
+    model = getattr(who, "model", None)
+    name = f"{type(who).__name__}.{method}"
+    if type(who).__module__.startswith(OURS) and isinstance(who, Proposal) and model:
+        name = f"{type(model).__name__}.step and take: {method} of {who.name!r}"
+    raise BrokenModelError(f"{name} {what}")

@@ -291,12 +291,11 @@ class DiscreteFilter(Estimator):
             MissedSupportError: If p is zero for all that was found and survived.
         """
         of = Weights.of(log_w)
-        estimate = self.estimate_of_few(of.passes, num_tokens)
         if not of.mark.isneginf():
-            exact = Estimate.exact(
-                estimate.log_evidence, num_tokens=num_tokens, estimator=self.name
-            )
+            log_p = log_evidence(of.passes).item()
+            exact = Estimate.exact(log_p, num_tokens=num_tokens, estimator=self.name)
             return replace(exact, num_samples=self.num_samples)
+        estimate = self.estimate_of_few(of.passes, num_tokens)
         return _with_error(estimate, of.passes, of.narrow, of.grown, of.found, share)
 
     def difference(

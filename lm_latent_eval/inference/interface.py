@@ -1,4 +1,4 @@
-"""The interface of estimators, with base classes of those that take whole texts."""
+"""The interface of estimators, by default of whole texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NoReturn, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from torch import Tensor
 
@@ -135,7 +135,6 @@ class Estimator(ABC):
         """
         return self.extend(replace(texts, whole=True), None).log_w
 
-    @abstractmethod
     def extend(self, texts: Texts, after: Weighted | None, /) -> Weighted:
         """Read on: weigh latents of some more tokens.
 
@@ -143,7 +142,14 @@ class Estimator(ABC):
             texts: The tokens that follow; model and proposal go from left to right.
             after: The texts so far, as this has returned them; None, or
                 ``Particles.begin``: there is nothing.
+
+        Raises:
+            ValueError: If the estimator takes whole texts alone, as by default.
         """
+        raise ValueError(
+            f"estimator={self.name} takes whole texts, and this one goes on: use "
+            "auto, mixed, is or smc"
+        )
 
     @abstractmethod
     def estimate(self, log_w: Tensor, num_tokens: int, /) -> Estimate:
@@ -190,7 +196,7 @@ class Estimator(ABC):
         to say unknown, of fewer than ``FEWEST``.
         """
         estimate = Estimate.from_log_weights(
-            log_w, num_tokens=num_tokens, estimator=self.name
+            log_w, num_tokens=num_tokens, estimator=self.name, bound=self.bound
         )
         return replace(
             estimate,
@@ -233,35 +239,3 @@ def stderr_of_few(stderr: float, number: int) -> float:
     is to say unknown, of fewer than ``FEWEST``.
     """
     return math.inf if number < FEWEST else stderr * math.sqrt(number / (number - 1))
-
-
-@dataclass(frozen=True)
-class WholeTextEstimator(Estimator):
-    """Base class of estimators that need the whole text."""
-
-    num_samples: int
-
-    @abstractmethod
-    def log_weights(self, texts: Texts) -> Tensor:
-        """Weigh latents of whole texts, see ``Estimator``."""
-
-    def extend(self, texts: Texts, after: Weighted | None) -> NoReturn:
-        """Refuse to read on.
-
-        Raises:
-            ValueError: Always: what was decided of the text so far would change.
-        """
-        raise ValueError(
-            f"estimator={self.name} takes whole texts, and this one goes on: use "
-            "auto, mixed, is or smc"
-        )
-
-    def difference(
-        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
-    ) -> NoReturn:
-        """Refuse what ``extend`` refuses.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError(f"estimator={self.name} has no weights of a text that goes on")

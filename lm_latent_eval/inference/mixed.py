@@ -32,7 +32,6 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.estimators import (
-    Bound,
     Estimate,
     degrees_of_freedom,
     log_normal_stderr,
@@ -126,8 +125,8 @@ class Mixed(Estimator):
 
     @property
     def search(self) -> BeamMarginalization:
-        """The search that finds B."""
-        return BeamMarginalization(self.num_samples // 2)
+        """The search that finds B, latent by latent: draws are looked up in it."""
+        return BeamMarginalization(self.num_samples // 2, recombines=False)
 
     @property
     def sampling(self) -> ImportanceSampling:
@@ -215,12 +214,9 @@ class Mixed(Estimator):
         """
         outside, found, weights, mark = divided(log_w, self.sampling.num_samples)
         if not mark.isneginf() and outside.isneginf().all():
-            return replace(
-                Estimate.from_beam(found, num_tokens=num_tokens, estimator=self.name),
-                stderr=0.0,
-                num_samples=self.num_samples,
-                bound=Bound.EXACT,
-            )
+            log_p = found.logsumexp(-1).item()
+            exact = Estimate.exact(log_p, num_tokens=num_tokens, estimator=self.name)
+            return replace(exact, num_samples=self.num_samples)
         unbiased = self.unbiased(log_w)
         drawn = Estimate.from_log_weights(
             unbiased, num_tokens=num_tokens, estimator=self.name

@@ -229,6 +229,8 @@ def continued(texts: Texts, q: Any, beam: Beam, before: Particles) -> Particles:
         p = before.encoded(model, piece, p_state)
         log_p = log_joint(model, p, beam)
     log_p = log_p + before.log_w.gather(1, beam.origin)
+    if beam.log_f is not None:
+        log_p = log_p + beam.log_f
     return Particles(
         None if texts.whole else model.advance(p, beam.latents),
         None if texts.whole else proposal.advance(q, beam.latents),

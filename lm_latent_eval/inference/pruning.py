@@ -323,18 +323,20 @@ def threshold(mass: Floats, rest: float, number: int) -> tuple[int, float]:
         rest: The sum of all others, each of them less than what survives for sure.
         number: How many survive, at least one.
     """
-    ordered = np.sort(mass)
-    below = np.empty(len(ordered) + 1)
-    below[0] = rest
-    for i in range(len(ordered)):
-        below[i + 1] = below[i] + ordered[i]
     sure, least = 0, np.inf
-    while sure < min(number - 1, len(ordered)):
-        left = len(ordered) - sure
-        if ordered[left - 1] * (number - sure) <= below[left]:
-            break
-        sure, least = sure + 1, ordered[left - 1]
-    return sure, least
+    while True:
+        below = rest
+        for each in mass:
+            if each < least:
+                below += each
+        c, more, smallest = below / (number - sure), 0, np.inf
+        for each in mass:
+            if c < each < least:
+                more, smallest = more + 1, min(smallest, each)
+        # Rounding may find all of them above their mean.
+        if more == 0 or sure + more >= number:
+            return sure, least
+        sure, least = sure + more, smallest
 
 
 @compiled
@@ -360,17 +362,19 @@ def _thin_group(
     runs: Runs,
     intervals: Intervals,
     items: Items,
-    key: Keys,
+    log_f: Floats,
     places: Places,
-    uniforms: Floats,
+    u: float,
     g: int,
     kept: tuple[Integers, Integers, Floats],
     at: int,
 ) -> int:
-    """Thin one group; write survivors from ``at`` on, and return where they end."""
+    """Thin one group; write survivors from ``at`` on, and return where they end.
+
+    Weights of items are multiplied by e^log_f already.
+    """
     some = slice(items.first[g], items.first[g + 1])
     rank, first, of = items.rank[some], items.first[g], intervals.first[g]
-    log_f = merged(rank, key[some], uniforms[1])
     size = intervals.first[g + 1] - of
     best, begin = np.full(size, -np.inf), np.zeros(size, np.int64)
     peak = -np.inf
@@ -406,7 +410,7 @@ def _thin_group(
             mass[i], sure, number = 0.0, sure - 1, number - 1
     # Points at distances of c, as many as places are left, over all that is not sure.
     c = (mass.sum() + rest) / number
-    point, reached, end = uniforms[0] * c, 0.0, at + number
+    point, reached, end = u * c, 0.0, at + number
     last = -1
     for i in range(len(mass)):
         if mass[i] == 0.0:
@@ -513,11 +517,115 @@ def thin(
                 if items.rank[n] > -np.inf:
                     at = _keep(kept, at, items.interval[n], items.place[n], 0.0)
         else:
+            some = slice(items.first[g], items.first[g + 1])
+            log_f = merged(items.rank[some], key[some], uniforms[g, 1])
             at = _thin_group(
-                runs, intervals, items, key, places, uniforms[g], g, kept, at
+                runs, intervals, items, log_f, places, uniforms[g, 0], g, kept, at
             )
         first[g + 1] = at
     return Survivors(first, kept[0][:at], kept[1][:at], kept[2][:at])
+
+
+@compiled
+def thin_table(rank: Floats, places: Places, u: Floats) -> tuple[Integers, Floats]:
+    """Let some choices of each row of a table survive, as ``thin`` does.
+
+    Args:
+        rank: Of the choices of G groups, nats, (G, M); ``-inf``: there is none.
+        places: How many survive; of groups that are ``whole`` all do.
+        u: A number of (0, 1) each, (G,).
+
+    Returns:
+        Columns of survivors and what their weights are multiplied by, nats, (G, W')
+        each, in the order of the table. Places that are left over come last, with the
+        column of the first and ``-inf``.
+    """
+    groups = len(rank)
+    place = np.empty(rank.size, np.int64)
+    nats, first = np.empty(rank.size), np.zeros(groups + 1, np.int64)
+    n = 0
+    for g in range(groups):
+        for m in range(rank.shape[1]):
+            if rank[g, m] > -np.inf:
+                place[n], nats[n] = m, rank[g, m]
+                n += 1
+        first[g + 1] = n
+    nothing, none = np.zeros(0, np.int64), np.zeros(0)
+    runs = Runs(np.zeros(1, np.int64), none, none, nothing)
+    intervals = Intervals(np.zeros(groups + 1, np.int64), nothing, none)
+    items = Items(first, place, place, nats, nothing)
+    log_f = np.zeros(n)
+    kept = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n)
+    ends, at = np.zeros(groups + 1, np.int64), 0
+    for g in range(groups):
+        some = slice(first[g], first[g + 1])
+        if places.whole[g]:
+            for i in range(first[g], first[g + 1]):
+                at = _keep(kept, at, place[i], place[i], 0.0)
+        else:
+            at = _thin_group(
+                runs, intervals, items, log_f[some], places, u[g], g, kept, at
+            )
+        ends[g + 1] = at
+    most = max(1, np.diff(ends).max())
+    column = np.zeros((groups, most), np.int64)
+    weight = np.full((groups, most), -np.inf)
+    for g in range(groups):
+        mine = slice(ends[g], ends[g + 1])
+        order = np.argsort(kept[1][mine])
+        number = len(order)
+        if number:
+            column[g] = kept[1][mine][order[0]]
+            column[g, :number] = kept[1][mine][order]
+            weight[g, :number] = kept[2][mine][order]
+    return column, weight
+
+
+@compiled
+def recombined(log_w: Floats, key: Integers) -> Floats:
+    """Let one choice of each key stand for all: its weight becomes their sum.
+
+    After choices of equal keys everything goes on alike, so no sum over what follows
+    changes.
+
+    Args:
+        log_w: Weights of the choices of G groups, nats, (G, M); ``-inf``: none.
+        key: Of the same shape.
+
+    Returns:
+        Log of what weights are multiplied by, (G, M): the best one of each key has the
+        sum over its own weight, and the others, ``-inf``, none.
+    """
+    groups, number = log_w.shape
+    log_f = np.full((groups, number), -np.inf)
+    size = 2
+    while size < 2 * number:
+        size *= 2
+    slot = np.empty(size, np.int64)
+    best, total = np.empty(number, np.int64), np.empty(number)
+    of = np.empty(number, np.int64)
+    for g in range(groups):
+        slot[:], classes = -1, 0
+        for i in range(number):
+            of[i] = -1
+            if log_w[g, i] == -np.inf:
+                continue
+            mine = key[g, i]
+            at = (mine ^ (mine >> 17) ^ (mine >> 37)) & (size - 1)
+            while slot[at] >= 0 and key[g, best[slot[at]]] != mine:
+                at = (at + 1) & (size - 1)
+            if slot[at] < 0:
+                slot[at], best[classes], total[classes] = classes, i, 0.0
+                classes += 1
+            of[i] = slot[at]
+            if log_w[g, i] > log_w[g, best[of[i]]]:
+                best[of[i]] = i
+        for i in range(number):
+            if of[i] >= 0:
+                total[of[i]] += math.exp(log_w[g, i] - log_w[g, best[of[i]]])
+        for n in range(classes):
+            log_f[g, best[n]] = math.log(total[n])
+    return log_f
 
 
 @compiled

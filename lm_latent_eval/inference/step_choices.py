@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, sent_uniforms, wide_zeros, widened
+from lm_latent_eval.inference.pruning import recombined
 from lm_latent_eval.inference.ragged import invert_cdf as invert_ragged_cdf
 from lm_latent_eval.inference.ragged import segment_logsumexp
 from lm_latent_eval.inference.streams import invert_cdf
@@ -41,21 +42,32 @@ class Dense:
             score: Of the histories so far, (B, K) nats.
             groups: Into how many the K histories fall.
         """
-        rank = score[..., None] + widened(self.log_p)
+        rank = self.weights(score, groups)
         if self.ahead is not None:
-            rank = rank + widened(self.ahead)
-        return rank.reshape(len(score) * groups, -1)
+            rank = rank + widened(self.ahead).reshape(rank.shape)
+        return rank
+
+    def weights(self, score: Tensor, groups: int) -> Tensor:
+        """Return what ``table`` does without what is expected, (B groups, M)."""
+        log_w = score[..., None] + widened(self.log_p)
+        return log_w.reshape(len(score) * groups, -1)
 
     def picked(self, values: Tensor, origin: Tensor, choice: Tensor) -> Tensor:
         """Return a value a choice, (B, K, N), of choices of histories, (B, K')."""
         place = origin * values.shape[2] + choice
         return widened(values.flatten(1).gather(1, place))
 
-    def keys(self, groups: int) -> Tensor | None:
-        """Return the keys of a table's choices, (B groups, M), if there are any."""
+    def recombined(self, score: Tensor, groups: int) -> Tensor | None:
+        """Let one choice of each key stand for all: see ``pruning.recombined``.
+
+        Returns:
+            Log of what weights are multiplied by, (B groups, M); None: no keys.
+        """
         if self.key is None:
             return None
-        return self.key.reshape(len(self.key) * groups, -1)
+        log_w, key = fetched(self.weights(score, groups).double(), self.key)
+        alike = recombined(log_w.numpy(), key.reshape(log_w.shape).numpy())
+        return sent(torch.from_numpy(alike), score.device)
 
     def found(self, column: Tensor, groups: int) -> tuple[Tensor, Tensor]:
         """Return histories and choices of columns of the table, (B, K') each."""
@@ -128,29 +140,24 @@ class Ragged:
     """As ``Dense`` has it, (N,)."""
     ahead: Tensor | None = None
     """As ``Dense`` has it, (N,)."""
-    key: Tensor | None = None
-    """As ``Dense`` has it, (N,)."""
 
     def table(self, score: Tensor, groups: int) -> Tensor:
         rank = widened(self.log_p) + score.flatten()[self.history]
         if self.ahead is not None:
             rank = rank + widened(self.ahead)
-        return self._in_groups(rank, groups, -torch.inf)
+        return self._in_groups(rank, groups)
 
     def picked(self, values: Tensor, origin: Tensor, choice: Tensor) -> Tensor:
         return widened(self.at(values, choice))
 
-    def keys(self, groups: int) -> Tensor | None:
-        return None if self.key is None else self._in_groups(self.key, groups, 0)
-
-    def _in_groups(self, values: Tensor, groups: int, nothing: float) -> Tensor:
+    def _in_groups(self, values: Tensor, groups: int) -> Tensor:
         """Put the value of every choice into the row of its group, padded."""
         start = self._starts(groups)
         group = self.history // (self.shape[1] // groups)
         place = torch.arange(len(group), device=group.device) - start[group]
         # As many columns as histories, so that a text that has ended keeps all of them.
         most = max(self.shape[1] // groups, int(start.diff().max()))
-        table = values.new_full((len(start) - 1, most), nothing)
+        table = values.new_full((len(start) - 1, most), -torch.inf)
         return table.index_put((group, place), values)
 
     def found(self, column: Tensor, groups: int) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, wide_zeros, widened
 from lm_latent_eval.inference.cuts import Cut, best_of
-from lm_latent_eval.inference.step_choices import Choices, Columns
+from lm_latent_eval.inference.step_choices import Choices, Columns, Dense
 from lm_latent_eval.latent import Uniforms
 
 ResultT = TypeVar("ResultT")
@@ -234,7 +234,9 @@ class Found(NamedTuple):
     state: Any
     """After the last step, if there was any."""
     log_f: Tensor
-    """Log of one over the probability to survive, (B, K) float64; 0 of a beam."""
+    """Log of what p(x, z) is multiplied by in a sum, nats, (B, K) float64: one over the
+    probability to survive, times what others that go on alike add. 0 of a beam that
+    recombines none."""
     cut: Tensor
     """Whether any choice of a group was left out, (B, R) bool; of a beam, whether it
     was full after any step, which may not have listed what it would not keep."""
@@ -285,9 +287,8 @@ def searching(
         state = taken.state
         links.append(origin)
         path.append(tuple(c.masked_fill(~going_on, 0) for c in taken.columns))
-        if cut.exhaustive:
-            log_step = kept.log_f.masked_fill(~going_on, 0.0)
-            log_f = log_f.gather(1, origin) + log_step
+        log_step = kept.log_f.masked_fill(~going_on, 0.0)
+        log_f = log_f.gather(1, origin) + log_step
         if with_log_q:
             every = choices.log_p if choices.score is None else choices.score
             log_step = choices.picked(every, origin, kept.choice)
@@ -299,8 +300,6 @@ def searching(
         stay = _every(score)
     if not links:
         score, log_f, log_q = (x.gather(1, stay) for x in (score, log_f, log_q))
-    elif not cut.exhaustive:
-        log_f = torch.zeros_like(score)
     decided, origin = _traced_back(links, path, stay)
     columns = _stacked(decided, steps.num_columns, origin)
     found_q = log_q if with_log_q else None
@@ -315,7 +314,7 @@ class _Survivors(NamedTuple):
     choice: Tensor
     """Of that history, (B, R S)."""
     log_f: Tensor
-    """Log of one over the probability to survive, (B, R S)."""
+    """As ``Found.log_f``, of this step, (B, R S)."""
     used: Tensor
     """Whether the place holds a choice, (B, R S) bool."""
     left_out: Tensor
@@ -336,8 +335,12 @@ def _survivors(
         places: Survivors a group so far, which texts that have ended keep.
     """
     groups, size = cut.groups, (len(score), cut.groups)
-    rank = choices.table(score, groups)
-    column, log_f = cut.keep(rank, t, choices.keys(groups))
+    rank, log_more = choices.table(score, groups), None
+    if cut.recombines and isinstance(choices, Dense):
+        log_more = choices.recombined(score, groups)
+    if log_more is not None:
+        rank = rank + log_more
+    column, log_f = cut.keep(rank, t)
     if (more := places - column.shape[1]) > 0 and ended.any():
         column = torch.cat([column, column[:, :1].expand(-1, more)], 1)
         log_f = F.pad(log_f, (0, more), value=-torch.inf)
@@ -347,6 +350,8 @@ def _survivors(
         left_out = possible > used.sum(1).view(size)
     else:
         left_out = possible >= max(cut.widths)
+    if log_more is not None:
+        log_f = log_f + log_more.gather(1, column)
     log_f, used = (x.unflatten(0, size).flatten(1) for x in (log_f, used))
     return _Survivors(*choices.found(column, groups), log_f, used, left_out)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -30,7 +30,7 @@ class Thinning:
 
     beam: Beam
     log_f: Tensor
-    """Log of one over the probability that each survived, (B, K) float64 nats."""
+    """Log of what p(x, z) is multiplied by in a sum, nats, (B, K) float64."""
     cut: Tensor
     """Whether anything was left out of a group, (B, R) bool."""
 
@@ -162,6 +162,13 @@ class StepProposal(DrawnProposal, SearchedProposal):
         going_by = self.searched_steps(encoded)
         run = steps.searching(going_by, cut, score, with_log_q=known)
         return self.thinning_of(encoded, steps.finished(run))
+
+    def recombining_beam(
+        self, encoded: Any, width: int, score: Tensor | None = None
+    ) -> Beam:
+        """Find latents, of which one stands for all that go on alike."""
+        found = self.search(encoded, Best(width, recombines=True), score)
+        return replace(found.beam, log_f=found.log_f)
 
     def thinning_of(self, encoded: Any, found: Found) -> Thinning:
         """Return what was found."""

@@ -102,7 +102,7 @@ class RealStepLM(UnfoldingModel):
         walk = RealSteps(encoded, self, ADAPTED)
         states = [walk.begin(latents.shape[1])]
         states += [after for *_, after in walk.follow(latents)]
-        return states[-1]
+        return encoded.after(states[-1])
 
     def next_token(
         self, encoded: EncodedSteps, log_w: Tensor, uniforms: Uniforms

@@ -8,6 +8,8 @@ searches, filters, prefixes, contexts, pieces of long texts, predictions and gen
 * ``adapted``: q(z_t) in proportion to p(z_t) p(x_t | z_t), times what the model expects
   of the text ahead, if it says so;
 * ``prior``: q(z_t) = p(z_t).
+
+Searches rank by p, whichever draws.
 """
 
 from __future__ import annotations
@@ -47,22 +49,34 @@ class Step(NamedTuple):
     constant a text: no number depends on it but errors. None: nothing is expected."""
     key: Tensor | None = None
     """Integers that are equal where everything goes on alike after two choices of a
-    text, (B, K, N) or less: the states of a hidden Markov model. Filters keep one of
-    them for all. None: every history goes on in its own way."""
+    text, (B, K, N) or less: the states of a hidden Markov model. Searches keep one of
+    them, with the sum of their probabilities, so that nothing is lost or random while
+    there are as many places as keys. None: every history goes on in its own way."""
+    state: tuple[Tensor, ...] | None = None
+    """What ``take`` is given in place of the state: what was computed of each history
+    on the way, (B, K, ...). None: the state as it was."""
 
 
 class Histories(NamedTuple):
-    """State after K histories of B texts: tensors with leading axes (B, K)."""
+    """State after K histories of B texts."""
 
     parts: tuple[Tensor, ...]
+    """What latents change, tensors (B, K, ...)."""
+    recurrent: tuple[Tensor, ...] | None = None
+    """What they do not, tensors (B, ...), see ``recur``; None: nothing was read."""
 
     def select(self, index: Tensor) -> Histories:
         """Pick texts, by their numbers on the host."""
-        return Histories(tuple(part[sent(index, part.device)] for part in self.parts))
+        recurrent = self.recurrent
+        if recurrent is not None:
+            recurrent = tuple(part[sent(index, part.device)] for part in recurrent)
+        parts = tuple(part[sent(index, part.device)] for part in self.parts)
+        return Histories(parts, recurrent)
 
     def resample(self, index: Tensor) -> Histories:
         """Pick histories of each text, (B, K')."""
-        return Histories(tuple(_picked(part, index) for part in self.parts))
+        parts = tuple(_picked(part, index) for part in self.parts)
+        return Histories(parts, self.recurrent)
 
 
 class EncodedSteps(NamedTuple):
@@ -72,6 +86,16 @@ class EncodedSteps(NamedTuple):
     read: Any
     """The model's encoding of the piece."""
     before: Histories
+    recurrent: tuple[Tensor, ...] = ()
+    """What ``recur`` returned, (B, T + 1, ...) each."""
+
+    def after(self, histories: Histories) -> Histories:
+        """Return histories after the last token, with the recurrent state there."""
+        length = self.batch.length
+        text = torch.arange(len(length), device=length.device)
+        return Histories(
+            histories.parts, tuple(part[text, length] for part in self.recurrent)
+        )
 
 
 class SaysSteps(Protocol):
@@ -94,12 +118,39 @@ class UnfoldingModel(Pretrained):
     proposal_names: Sequence[str] = (ADAPTED, PRIOR)
     """Names of its proposals, the default first."""
 
+    def recur(
+        self, batch: TokenBatch, before: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
+        """Compute a state of each text that no latent changes, such as a GRU's.
+
+        In the state of ``begin`` and ``take`` it would be computed for every history.
+
+        Args:
+            batch: A piece of B texts, of which ``batch.inputs`` are read.
+            before: What was returned of the last token before, tensors (B, ...); None:
+                these are the first.
+
+        Returns:
+            The state before the piece and after each token, tensors (B, T + 1, ...).
+            Default: none.
+        """
+        return ()
+
     @abstractmethod
-    def read(self, batch: TokenBatch) -> Any:
+    def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Any:
         """Compute what no latent changes, once a piece of B texts.
 
-        Of p(y, z | x) ``batch.given`` has x; a model says what that is, in words, by an
-        attribute ``conditional_on``.
+        A text comes in pieces: whole, a context and then what follows, or 256 tokens at
+        a time.
+
+        Args:
+            batch: The piece: ``inputs`` and ``targets``, (B, T), padded; ``inside``
+                says where there is a token. Of p(y, z | x) ``batch.given`` has x; a
+                model says what that is, in words, by an attribute ``conditional_on``.
+            recurrent: What ``recur`` returned.
+
+        Returns:
+            What ``step``, ``take`` and ``log_words`` are given.
         """
 
     @abstractmethod
@@ -109,7 +160,8 @@ class UnfoldingModel(Pretrained):
     def encode(self, batch: TokenBatch, after: Histories | None = None) -> EncodedSteps:
         """Read a piece that follows some histories."""
         before = Histories(self.begin(batch)) if after is None else after
-        return EncodedSteps(batch, self.read(batch), before)
+        recurrent = self.recur(batch, before.recurrent)
+        return EncodedSteps(batch, self.read(batch, recurrent), before, recurrent)
 
     @abstractmethod
     def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
@@ -132,7 +184,9 @@ class StepLM(UnfoldingModel):
     A latent is a tensor (B, K, T) of choices, 0 past the end of a text.
     """
 
-    estimators: Sequence[str] = ("auto", "mixed", "dpf", "is", "beam", "smc")
+    estimators: Sequence[str] = (
+        *("auto", "mixed", "dpf", "is", "beam", "smc", "exact"),
+    )
     """Names of its estimators, the default first."""
 
     # -- what a model says ------------------------------------------------------------
@@ -171,7 +225,7 @@ class StepLM(UnfoldingModel):
         unfolding = ModelSteps(encoded, self, ADAPTED)
         after = [unfolding.begin(latents.shape[1])]
         after += [step.state for step in steps.follow(unfolding, (latents,))]
-        return after[-1]
+        return encoded.after(after[-1])
 
     def next_token(
         self, encoded: EncodedSteps, log_w: Tensor, uniforms: Uniforms
@@ -243,6 +297,14 @@ class EncodedText:
 
 
 @dataclass(frozen=True)
+class StepChoices(Dense):
+    """Choices of a ``Step``."""
+
+    state: tuple[Tensor, ...] = ()
+    """Of the histories, as ``take`` is given it."""
+
+
+@dataclass(frozen=True)
 class ModelSteps(EncodedText):
     """The steps of a ``StepLM``, as ``adapted`` or ``prior`` goes by them."""
 
@@ -253,18 +315,20 @@ class ModelSteps(EncodedText):
 
     def choices(
         self, state: Histories, t: int, score: Tensor, cut: Cut | None
-    ) -> Dense:
+    ) -> StepChoices:
         """List the choices of token t."""
-        read = self.encoded.read
-        log_prior, log_word, ahead, key = self.model.step(read, state.parts, t)
-        size = (*score.shape, log_prior.shape[-1])
-        log_prior, log_word = (widened(x).expand(size) for x in (log_prior, log_word))
-        key = None if key is None else key.expand(size)
+        said = self.model.step(self.encoded.read, state.parts, t)
+        size = (*score.shape, said.log_prior.shape[-1])
+        log_prior = widened(said.log_prior).expand(size)
+        after = state.parts if said.state is None else said.state
         if self.name == PRIOR:
-            return Dense(log_prior, key=key)
-        ahead = None if ahead is None else widened(ahead).expand(size)
-        log_p = log_prior + log_word
-        return Dense(log_p, log_p if ahead is None else log_p + ahead, ahead, key)
+            return StepChoices(log_prior, state=after)
+        log_p = log_prior + widened(said.log_word)
+        key = None if said.key is None else said.key.expand(size)
+        if said.log_twist is None:
+            return StepChoices(log_p, key=key, state=after)
+        ahead = widened(said.log_twist).expand(size)
+        return StepChoices(log_p, log_p + ahead, ahead, key, after)
 
     def take(
         self,
@@ -276,7 +340,10 @@ class ModelSteps(EncodedText):
     ) -> Taken:
         """Go on with some choices of some histories."""
         before = state.resample(origin)
-        after = self.model.take(self.encoded.read, before.parts, choice, t)
+        known = before.parts
+        if isinstance(choices, StepChoices) and choices.state is not state.parts:
+            known = tuple(_picked(part, origin) for part in choices.state)
+        after = self.model.take(self.encoded.read, known, choice, t)
         return Taken(self.gone_on(before, after, t), (choice,))
 
     def draw(
@@ -320,10 +387,12 @@ class ModelProposal(OfModel, StepProposal):
         return steps.log_prob(unfolding, (latents,), self.temperature)
 
     def drawn_steps(self, encoded: EncodedSteps) -> ModelSteps:
-        """Return the steps, which are drawn and searched alike."""
+        """Return the steps that are drawn."""
         return ModelSteps(encoded, self.model, self.name, self.temperature)
 
-    searched_steps = drawn_steps
+    def searched_steps(self, encoded: EncodedSteps) -> ModelSteps:
+        """Return the steps that searches go by, which rank by p, whatever is drawn."""
+        return ModelSteps(encoded, self.model, ADAPTED)
 
     def latents(self, encoded: EncodedSteps, found: Sampled | Found) -> Tensor:
         """Return the choices, (B, K, T)."""

@@ -23,6 +23,8 @@ from lm_latent_eval.latent import Normalization, offers
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.models.proposals import proposal_named
+from lm_latent_eval.models.step_checks import check_steps
+from lm_latent_eval.models.stepwise import StepLM
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import budget_of
 from lm_latent_eval.scoring.evaluation import Evaluation
@@ -281,10 +283,14 @@ class Scorer:
         some = [text for text in texts if text.words][:2]
         if self._trusted or not some:
             return
+        batch = self.evaluation.collate(some)
+        model: object = self.model
+        if isinstance(model, StepLM):
+            check_steps(model, batch)
         consistency.check(
             self.model,
             self.proposal,
-            self.evaluation.collate(some),
+            batch,
             dtype=self.model.dtype,
             searches=any(estimator_class(n).searches for n in self.model.estimators),
         )

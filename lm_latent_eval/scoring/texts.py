@@ -155,6 +155,11 @@ class Cutter:
         """
         with naming(query):
             condition = self.reader(query.context)
+            if not condition.ids:
+                raise ValueError(
+                    f"nothing is given: put {self.conditional_on} before the text, as "
+                    "its context"
+                )
             reading = self.reader(query.text.lstrip())
         span = (0, 0, len(reading.ids))
         text = self._text(query, 0, reading, span, False, False)

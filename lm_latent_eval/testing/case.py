@@ -16,7 +16,7 @@ from lm_latent_eval.devices import moved, sent, widest_float
 from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K, pareto_k
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import parts_of, rebuilt
+from lm_latent_eval.latent import offers, parts_of, rebuilt
 from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
@@ -75,7 +75,8 @@ class Case:
     proposals: tuple[str, ...]
     """Names, or ``package.module:Name``, of the proposals that are held to the laws."""
     reads_on: tuple[str, ...] = ()
-    """Those whose draws depend on how much of a text is given at once."""
+    """Those whose draws depend on how much of a text is given at once, such as
+    ``adapted`` of a model with a look-ahead (``log_twist``)."""
     copied: int | None = None
     """An id that has probability zero but where a latent brings it."""
     goes_on: bool = True
@@ -102,7 +103,16 @@ class Case:
         texts = [list(text) for text in product(self.words, repeat=self.length)]
         for n in range(1, self.length):
             texts += [[*text, END] for text in product(self.words, repeat=n)]
-        return texts
+        return texts if self._of_sentences else [*texts, [END]]
+
+    @property
+    def _of_sentences(self) -> bool:
+        """Whether texts are sentences, none of which is empty."""
+        return offers(self.model, "sentence_starts")
+
+    def ends_after(self, text: list[int]) -> bool:
+        """Whether the end of a text may follow."""
+        return self.ends and bool(text or self.goes_on or not self._of_sentences)
 
     def readable(self, proposal: Any) -> list[list[int]]:
         """List texts that a proposal can read: whole ones, if it reads to the end."""

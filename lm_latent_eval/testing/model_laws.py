@@ -29,6 +29,7 @@ from lm_latent_eval.inference import (
     importance,
     particles,
 )
+from lm_latent_eval.inference.consistency import BrokenModelError
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles, fingerprint
@@ -40,7 +41,18 @@ from lm_latent_eval.latent import (
     Reader,
     offers,
 )
-from lm_latent_eval.testing.case import PREDICTED, Case, Law, close, equal, hold, keys
+from lm_latent_eval.models.step_checks import check_steps
+from lm_latent_eval.models.stepwise import StepLM
+from lm_latent_eval.testing.case import (
+    PREDICTED,
+    Case,
+    Law,
+    LawError,
+    close,
+    equal,
+    hold,
+    keys,
+)
 from lm_latent_eval.testing.estimator_laws import estimator_laws
 from lm_latent_eval.text.words import END, START
 
@@ -56,6 +68,8 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
     of_model = [total_is_that_of_its_normalization]
     if offers(case.model, "advance"):
         of_model.append(predictions_are_ratios_of_prefixes)
+    if isinstance(case.model, StepLM):
+        of_model.insert(0, steps_are_what_they_say)
     found = [Law(partial(law, case), law.__name__) for law in of_model]
     for name in case.proposals:
         proposal = case.proposal(name)
@@ -97,9 +111,23 @@ def total_is_that_of_its_normalization(case: Case) -> None:
     """Probabilities of all that can happen add up to one, or less if it says so."""
     mass, total = case.model.normalization, case.total()
     if mass is Normalization.ONE:
-        hold(abs(total - 1) < case.exact(), f"a model that is {mass} totals {total}")
+        hint = ""
+        if case.goes_on and case.ends and total < 1:
+            hint = ". If nothing follows the end of a text, the case says goes_on=False"
+        hold(
+            abs(total - 1) < case.exact(),
+            f"a model that is {mass} totals {total}{hint}",
+        )
     if mass is Normalization.BELOW_ONE:
         hold(total <= 1 + case.exact(), f"a model that is {mass} totals {total}")
+
+
+def steps_are_what_they_say(case: Case) -> None:
+    """Priors total one, and words have the probability that a step sums to."""
+    try:
+        check_steps(case.model, case.batch(case.outcomes()[::5]))
+    except BrokenModelError as err:
+        raise LawError(str(err)) from err
 
 
 def predictions_are_ratios_of_prefixes(case: Case) -> None:
@@ -119,7 +147,7 @@ def predictions_are_ratios_of_prefixes(case: Case) -> None:
             off = off.abs()
         hold(off.max().item() < PREDICTED or repeats > 1, f"after {text}: no total")
         prefix = case.log_p(text).item() if text else 0.0
-        ends = () if not case.goes_on and not text else (END,)
+        ends = (END,) * case.ends_after(text)
         for word in (*case.words, *ends):
             exact = case.log_p([*text, word]).item() - prefix
             of_word, what = found[:, word], f"log p({word} | {text})"
@@ -342,7 +370,13 @@ def pieces_are_scored_as_the_whole(case: Case, name: str) -> None:
         mock.patch.object(particles, "PIECE", 1),
     ):
         pieces = case.log_weights(method, proposal, texts)
-    close(pieces, whole, f"{name}: texts read in pieces and at once")
+    close(
+        pieces,
+        whole,
+        f"{name}: texts read in pieces and at once (a proposal that looks ahead, by "
+        "Step.log_twist or otherwise, is named in the reads_on of its case; else take "
+        "or advance does not return where latents lead): weights",
+    )
 
 
 def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
@@ -352,7 +386,7 @@ def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
     whole = case.whole(texts, proposal)
     every = [case.log_joint(text).sort(descending=True).values for text in texts]
     for width in (1, 3, max(map(len, every))):
-        method = BeamMarginalization(width)
+        method = BeamMarginalization(width, recombines=False)
         at_once = method.log_weights(whole)
         at_once = at_once.sort(descending=True).values
         for at in range(1, case.length):

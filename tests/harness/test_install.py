@@ -169,15 +169,19 @@ EXAMPLES = {
     "mixture": (PERPLEXITY, "exact", ("the cat saw a dog", "a dog ran")),
     "state_space": (PERPLEXITY, "smc", ("17 19 18 22", "30 31 29")),
     "vae": (PERPLEXITY, "is", ("the cat saw a dog", "a dog ran")),
-    "alignment": ("alignment", "auto", ()),
+    "semi_markov": (PERPLEXITY, "auto", ("the cat saw a dog", "a dog ran")),
+    "pointer": (PERPLEXITY, "auto", ("the cat saw a dog", "a dog ran")),
+    "transducer": ("transducer", "auto", ()),
     "rag": ("rag", "auto", ()),
 }
 """Its task, its first estimator, and its texts; it has its own task if it has none."""
+STEPS = "semi_markov", "pointer", "transducer"
+"""Models of one package, ``steps``."""
 
 
 @pytest.fixture(scope="module")
 def environment(wheel_install):
-    for name in EXAMPLES:
+    for name in {"steps", *EXAMPLES} - {*STEPS}:
         wheel_install.install(str(PROJECT / "examples" / name))
     return wheel_install
 
@@ -186,18 +190,28 @@ def environment(wheel_install):
 def test_its_own_tests_pass_and_the_stock_command_scores_it(
     environment, name, tmp_path
 ):
-    folder = PROJECT / "examples" / name / "tests"
-    options = ("-q", "-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={folder}")
+    package, asked = ("steps", (name,)) if name in STEPS else (name, ())
+    folder = PROJECT / "examples" / package / "tests"
+    options = (
+        "-q",
+        "-k",
+        name if asked else "",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+        f"--rootdir={folder}",
+    )
     said = environment.run("-m", "pytest", *options, str(folder), cwd=tmp_path)
     assert "passed" in said
     task, estimator, texts = EXAMPLES[name]
-    environment.run("-m", f"latent_{name}", "model", cwd=tmp_path)
+    environment.run("-m", f"latent_{package}", *asked, "model", cwd=tmp_path)
     if texts:
         (tmp_path / "texts.txt").write_text("\n".join(texts))
         code = "import lm_latent_eval; print(lm_latent_eval.task_path())"
         tasks = environment.run("-c", code, cwd=tmp_path).strip()
     else:
-        own = PROJECT / "examples" / name / "task"
+        own = PROJECT / "examples" / package / "task"
         shutil.copytree(own, tmp_path, dirs_exist_ok=True)
         tasks = "."
     environment.run(

@@ -67,8 +67,8 @@ class NotANumber(TinyHMM):
 class ReadsTheFuture(TinyHMM):
     """Weighs a word by the word after it, where that is there to see."""
 
-    def read(self, batch: TokenBatch) -> Tensor:
-        read = super().read(batch)
+    def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Tensor:
+        read = super().read(batch, recurrent)
         coming = batch.targets.roll(-1, 1)
         coming[:, -1] = 0
         return read + 0.3 * coming[..., None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import t as student
@@ -16,9 +17,9 @@ from lm_latent_eval.estimators import (
     stderr_of_log_normal,
 )
 from lm_latent_eval.estimators.choices import is_undecided
-from lm_latent_eval.inference import cuts, discrete, particles
+from lm_latent_eval.inference import BeamMarginalization, cuts, discrete, particles
 from lm_latent_eval.inference import steps as engine
-from lm_latent_eval.inference.cuts import FEWEST, Thinned, merged, relative, thinned
+from lm_latent_eval.inference.cuts import FEWEST, Thinned
 from lm_latent_eval.inference.discrete import (
     CHECKS,
     DEGREES,
@@ -30,6 +31,7 @@ from lm_latent_eval.inference.discrete import (
     Weights,
 )
 from lm_latent_eval.inference.particles import Particles
+from lm_latent_eval.inference.pruning import Places, thin_table
 from lm_latent_eval.inference.step_choices import Ragged
 from lm_latent_eval.inference.streams import Streams
 from tests.means import weights_are_of
@@ -42,8 +44,6 @@ BAD = torch.tensor([[-3.0, 2.0, 0.0], [5.0, -4.0, 1.0], [0.0, 0.0, -6.0], [1.0, 
 """A look-ahead that is wrong: nats by the state before."""
 
 
-MOST = 4
-"""Places that other rows need."""
 GRID = 4000
 """Random numbers, evenly spread, that stand for all."""
 RANKS = [
@@ -59,9 +59,11 @@ RANKS = [
 @pytest.mark.parametrize("row", RANKS)
 def test_a_cut_keeps_sums_on_average(row, number):
     rank = torch.tensor(row, dtype=torch.float64)
-    u = (torch.arange(GRID).double() + 0.5) / GRID
-    every = relative(rank.expand(GRID, -1)), torch.full((GRID,), number)
-    column, log_f = thinned(*every, MOST, u)
+    u = (np.arange(GRID) + 0.5) / GRID
+    width, nothing = np.full(GRID, number), np.zeros(GRID)
+    places = Places(width, width, nothing, nothing > 0)
+    kept = thin_table(rank.repeat(GRID, 1).numpy(), places, u)
+    column, log_f = map(torch.from_numpy, kept)
     used = log_f > -math.inf
     for choice, value in enumerate(row):
         survives = used & (column == choice)
@@ -132,30 +134,22 @@ def test_a_full_beam_is_not_called_complete():
         assert found.cut.tolist() == [[full], [full]]
 
 
-@pytest.mark.parametrize("doubt", [7.0, 0.0])
-def test_a_padded_table_is_cut_in_parts(monkeypatch, doubt):
-    """What a row keeps does not depend on how long the others are.
-
-    Where ranks are believed, longer texts use more places.
-    """
+def test_what_a_row_keeps_does_not_depend_on_the_others():
+    """Where ranks are believed, longer texts use more places."""
     dice = torch.Generator().manual_seed(0)
     counts = torch.tensor([[300], [3], [0], [70], [16], [200]])
     rank = torch.randn(6, 300, generator=dice, dtype=torch.float64)
     rank = rank.masked_fill(torch.arange(300) >= counts, -math.inf)
-    key = torch.randint(40, rank.shape, generator=dice)
-
-    def kept() -> list[torch.Tensor]:
-        cut = cut_of((50, 20), doubt, 1.0, 3.0, 9.0)
-        column, log_f = cut.keep(rank, 0, key)
-        return [torch.zeros_like(rank).scatter_add(1, column, log_f.exp()), cut.whole]
-
-    parts = kept()
-    monkeypatch.setattr(cuts, "NARROW", 300)
-    for part, together in zip(parts, kept(), strict=True):
-        torch.testing.assert_close(part, together)
-    assert parts[1].tolist() == [[False, True], [True, False], [True, False]]
-    used = (parts[0] > 0).sum(1).tolist()
-    assert used == [FEWEST, 3, 0, 20, 16, 20], "as many as there are keys"
+    cut = cut_of((50, 20), 0.0, 1.0, 3.0, 9.0)
+    column, log_f = cut.keep(rank, 0)
+    assert cut.whole.tolist() == [[False, True], [True, False], [True, False]]
+    used = log_f > -math.inf
+    assert used.sum(1).tolist()[1:] == [3, 0, 20, 16, 20]
+    assert FEWEST < used[0].sum() < 50
+    for row in (0, 3):
+        alone = cut_of((50, 20), 0.0, *([1.0, 3.0, 9.0][: row // 2 + 1]))
+        some, log_some = alone.keep(rank[: 2 * (row // 2) + 2], 0)
+        assert some[row, log_some[row] > -math.inf].equal(column[row, used[row]])
 
 
 @pytest.mark.parametrize(("doubt", "number"), [(2.0, FEWEST), (7.0, 60), (50.0, 80)])
@@ -206,19 +200,12 @@ class Merging(TinyHMM):
         return super().step(read, state, t)._replace(key=self.futures)
 
 
-class MergingWrongly(Merging):
-    """Says so where they do not."""
-
-    futures = torch.tensor([0, 1, 0])
-
-
 @pytest.mark.parametrize(
     ("kind", "width"),
-    [(TinyHMM, 2), (TinyHMM, 8), (Merging, 3), (Merging, 8), (MergingWrongly, 8)],
+    [(TinyHMM, 2), (TinyHMM, 8), (Merging, 2)],
 )
 def test_passes_and_their_check_are_unbiased(kind, width):
     """By five standard errors, whatever the ranks are, and what is merged."""
-    # Draws among those that are merged wrongly vary enough already.
     model, copies = tiny(BAD.double() * (1 if kind is TinyHMM else 0.2), kind), 3000
     method = DiscreteFilter(PASSES * width)
     of = Weights.of(method.log_weights(scored(model, [TEXT] * copies, "adapted")))
@@ -228,33 +215,27 @@ def test_passes_and_their_check_are_unbiased(kind, width):
     assert of.other.isneginf().all(), "there is no other look-ahead"
 
 
-def test_as_many_places_as_there_are_futures_suffice():
+def test_as_many_places_as_there_are_futures_are_exact():
     text = [4, 5, 1, 4] * 10
-    for kind, exact in ((Merging, True), (TinyHMM, False)):
-        model, method = tiny(kind=kind), DiscreteFilter(PASSES * NUM_STATES)
+    method = DiscreteFilter(PASSES * NUM_STATES)
+    for kind, bound in ((Merging, Bound.EXACT), (TinyHMM, Bound.STOCHASTIC_LOWER)):
+        model = tiny(BAD.double(), kind)
         [row] = method.log_weights(scored(model, [text], "adapted"))
         found = method.estimate(row, len(text))
-        assert found.bound is Bound.STOCHASTIC_LOWER, "some were left out"
-        passes, truth = Weights.of(row).passes, log_p(model, text)
-        assert torch.allclose(passes, torch.tensor(truth).double(), atol=1e-9) == exact
+        assert found.bound is bound
+        same = found.log_evidence == pytest.approx(log_p(model, text), abs=1e-9)
+        assert same == (bound is Bound.EXACT)
 
 
-def test_one_of_each_future_is_kept_by_its_share():
-    rank = torch.tensor([[0.0, -1.0, -40.0, -2.0, -math.inf, -1.5, -math.inf]]).double()
-    key = torch.tensor([[7, -4, 7, 7, 7, -4, 9]])
-    u = (torch.arange(GRID).double() + 0.5) / GRID
-    log_f = merged(rank.expand(GRID, -1), key.expand(GRID, -1), u)
-    kept = log_f > -math.inf
-    for mine in (key[0] == 7, key[0] == -4):
-        assert bool((kept[:, mine].sum(1) == 1).all())
-        total = rank[0, mine].logsumexp(0)
-        weighed = (rank[0] + log_f.masked_fill(~kept, -math.inf))[:, mine]
-        torch.testing.assert_close(weighed.logsumexp(1), total.expand(GRID))
-        share = (rank[0, mine] - total).exp()
-        torch.testing.assert_close(
-            kept[:, mine].double().mean(0), share, rtol=0, atol=1 / 2000
-        )
-    assert not kept[:, rank[0].isneginf()].any(), "there is no such choice"
+def test_beams_add_what_goes_on_alike():
+    text = [4, 5, 1, 4] * 10
+    truth = log_p(tiny(), text)
+    for kind, width in ((Merging, 2), (Merging, 4), (TinyHMM, 4)):
+        texts = scored(tiny(kind=kind), [text], "prior")
+        [row] = BeamMarginalization(width).log_weights(texts)
+        exact = row.logsumexp(0).item() == pytest.approx(truth, abs=1e-9)
+        assert exact == (kind is Merging and width > NUM_STATES - 1)
+        assert row.logsumexp(0) < truth + 1e-9
 
 
 def weights(

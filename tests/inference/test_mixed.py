@@ -138,7 +138,7 @@ class Staying(TinyHMM):
 
     LOG_P = torch.tensor([0.5, 0.4, 0.05, 0.05]).log()
 
-    def read(self, batch):
+    def read(self, batch, recurrent):
         return batch.targets
 
     def begin(self, batch):

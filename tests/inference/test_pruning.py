@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from lm_latent_eval.inference import cuts
-from lm_latent_eval.inference.cuts import relative
 from lm_latent_eval.inference.pruning import (
     Intervals,
     Items,
@@ -18,9 +15,11 @@ from lm_latent_eval.inference.pruning import (
     listed,
     member,
     merged,
+    recombined,
     sorted_lists,
     tails,
     thin,
+    thin_table,
     threshold,
 )
 
@@ -107,7 +106,7 @@ def test_each_choice_survives_by_its_share(width, share):
     assert sum(worth.values()) == pytest.approx(exact)
 
 
-def test_it_is_the_cut_of_tensors_where_nothing_is_shared():
+def test_a_table_is_cut_as_a_list_is():
     dice = np.random.default_rng(0)
     for number in (1, 3, 10, 39):
         value = np.sort(dice.normal(0, 3, 40))[::-1]
@@ -117,13 +116,29 @@ def test_it_is_the_cut_of_tensors_where_nothing_is_shared():
         for u in (0.1, 0.5, 0.9):
             numbers = np.array([[u, 0.5]])
             kept = thin(runs, intervals, items, keys, places, numbers)
-            mass = relative(torch.tensor(value.copy())[None])
-            column, log_f = cuts.thinned(
-                mass, torch.tensor([number]), number, torch.tensor([u]).double()
-            )
+            column, log_f = thin_table(value[None], places, np.array([u]))
             order = np.argsort(kept.place)
             assert kept.place[order].tolist() == column[0].tolist()
-            assert kept.log_f[order] == pytest.approx(log_f[0].numpy(), abs=1e-9)
+            assert kept.log_f[order] == pytest.approx(log_f[0])
+
+
+def test_one_of_each_key_stands_for_all():
+    log_w = np.array([[0.0, -1.0, -40.0, 0.5, -np.inf, -1.5, -np.inf], [-np.inf] * 7])
+    key = np.array([[7, -4, 7, 7, 7, -4, 9], [1] * 7])
+    log_f = recombined(log_w, key)
+    assert np.isneginf(log_f[1]).all(), "there is no choice"
+    assert np.isfinite(log_f[0]).nonzero()[0].tolist() == [1, 3]
+    for one, mine in ((3, key[0] == 7), (1, key[0] == -4)):
+        total = np.logaddexp.reduce(log_w[0, mine])
+        assert log_w[0, one] + log_f[0, one] == pytest.approx(total)
+
+
+def test_keys_that_collide_are_told_apart():
+    """Multiples of a large number, more than a table of slots has low bits for."""
+    key = (np.arange(400)[None] // 2) << 20
+    log_f = recombined(np.zeros((1, 400)), key)
+    assert np.isfinite(log_f).sum() == 200
+    assert log_f[0, ::2] == pytest.approx(math.log(2))
 
 
 def test_one_of_each_key_is_kept_by_its_share():

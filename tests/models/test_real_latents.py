@@ -52,7 +52,7 @@ class Drift(RealStepLM):
         scores = z @ widened(self.words)
         return scores.index_fill(-1, never, -torch.inf).log_softmax(-1)
 
-    def read(self, batch: TokenBatch) -> Tensor:
+    def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Tensor:
         return batch.targets
 
     def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:

@@ -66,7 +66,7 @@ class HMM(StepLM):
         scores = widened(self.emissions).index_fill(-1, never, -torch.inf)
         return scores.log_softmax(-1)
 
-    def read(self, batch: TokenBatch) -> Read:
+    def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Read:
         """Look up the words, and sum over the states ahead."""
         log_z = widened(self.transitions).log_softmax(-1)
         words, cost = batch.uttered(self.config.vocab_size)

@@ -89,7 +89,7 @@ class RAG(StepLM):
         words[:, END] = end
         return words.log()
 
-    def read(self, batch: TokenBatch) -> Read:
+    def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Read:
         """Retrieve, and look up what each document makes of the words."""
         log_words = self.write(self.counts)
         words, cost = batch.uttered(self.config.vocab_size)
@@ -136,7 +136,7 @@ class Generator(RAG):
     config_class = GeneratorConfig
     conditional_on = "the document"
 
-    def read(self, batch: TokenBatch) -> Read:
+    def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Read:
         """Count the words of each document, and look up what it makes of the words."""
         given, _ = batch.given.uttered(self.config.vocab_size)
         there = batch.given.inside.double()

@@ -79,7 +79,7 @@ class StateSpace(RealStepLM):
         moving, reading = (1 + F.softplus(widened(self.log_scale))).unbind()
         return moving, reading
 
-    def read(self, batch: TokenBatch) -> Read:
+    def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Read:
         """Look the words up."""
         words, cost = batch.uttered(self.config.vocab_size)
         log_kind = widened(self.kinds).log_softmax(-1)

@@ -32,6 +32,7 @@ of the left-to-right estimator without the redrawing of earlier topics.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -235,7 +236,7 @@ class LDA(StepLM):
         scores = excluding(widened(self.log_topics), self.config.never_uttered)
         return scores.log_softmax(-1)
 
-    def read(self, batch: TokenBatch) -> Tensor:
+    def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Tensor:
         """Return log phi of each word under each topic, (B, T, N) float64."""
         known, cost = batch.uttered(self.config.vocab_size)
         return self.log_phi().T[known] + cost[..., None]
@@ -429,15 +430,23 @@ class LookingAhead:
         (counts,) = state
         before = counts + self.model.alpha
         after = before + to_come[:, None, t]
-        log_psi = (after.lgamma() - before.lgamma()).sum(-1, keepdim=True)
-        one_more = after.log() - before.log()
-        return self.model.step(words, state, t)._replace(log_twist=log_psi + one_more)
+        log_after, log_before = after.log(), before.log()
+        log_psi = log_gamma(after, log_after) - log_gamma(before, log_before)
+        log_psi = log_psi.sum(-1, keepdim=True) + log_after - log_before
+        return self.model.step(words, state, t)._replace(log_twist=log_psi)
 
     def take(
         self, read: Tensor, state: tuple[Tensor, ...], choice: Tensor, t: int
     ) -> tuple[Tensor, ...]:
         """Count the topics of token t."""
         return self.model.take(read[0], state, choice, t)
+
+
+def log_gamma(x: Tensor, log_x: Tensor) -> Tensor:
+    """Return log Gamma(x) by Stirling's formula of x + 1: within 0.003 nats."""
+    more = x + 1
+    stirling = (x + 0.5) * more.log() - more + 1 / (12 * more)
+    return stirling + math.log(2 * math.pi) / 2 - log_x
 
 
 @dataclass(frozen=True)

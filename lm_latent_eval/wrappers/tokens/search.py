@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent
-from lm_latent_eval.inference.cuts import relative, thinned
+from lm_latent_eval.inference.pruning import Places, thin_table
 from lm_latent_eval.inference.ragged import (
     distinct_pairs,
     expand_ranges,
@@ -285,9 +285,11 @@ class SegmentationSearch:
         column = torch.arange(len(going)) - first[group[order]]
         table = rank.new_full((len(counts), int(counts.max())), -torch.inf)
         table[group[order], column] = rank[order]
-        uniform = self._uniforms(self._depth).flatten(0, 1)[:, 0]
-        most = min(int(self._widths.max()), table.shape[1])
-        kept, log_kept = thinned(relative(table), self._widths, most, uniform)
+        uniform = self._uniforms(self._depth).flatten(0, 1)[:, 0].contiguous()
+        width, nothing = self._widths.numpy(), torch.zeros(len(counts)).double().numpy()
+        places = Places(width, width, nothing, nothing > 0)
+        found = thin_table(table.numpy(), places, uniform.numpy())
+        kept, log_kept = map(torch.from_numpy, found)
         there = log_kept > -torch.inf
         pass_of, _ = there.nonzero(as_tuple=True)
         chosen = going[order[first[pass_of] + kept[there]]]

@@ -90,7 +90,7 @@ def test_searches_rank_topics_by_the_words_to_come():
     assert len(listed.key.unique()) == 2 * tiny.TOPICS - 1, "0, 1, 2 both may become"
     to_come = encoded.read[0, 3].exp()
     share = counts[0] + model.alpha + to_come
-    ranks = listed.score[0] - model.read(batch)[0, 2]
+    ranks = listed.score[0] - model.read(batch, ())[0, 2]
     expected = share.log() - share.log()[:, :1]
     torch.testing.assert_close(ranks - ranks[:, :1], expected)
 

@@ -1,0 +1,1 @@
+"""Three models that are one step each: semi-Markov, pointer network, transducer."""
