@@ -174,7 +174,10 @@ class Exact(Estimator):
         log_p, mark = log_w.split([len(log_w) - 1, 1])
         if mark.isneginf():
             return Estimate.from_beam(log_p, num_tokens=num_tokens, estimator=self.name)
-        return Estimate.exact(log_p.item(), num_tokens=num_tokens, estimator=self.name)
+        exact = Estimate.exact(
+            log_p.logsumexp(-1).item(), num_tokens=num_tokens, estimator=self.name
+        )
+        return replace(exact, num_samples=len(log_p))
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
