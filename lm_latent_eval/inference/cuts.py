@@ -191,7 +191,7 @@ class Thinned:
             logarithm of what a survivor's weight is multiplied by, the same shape. Of
             places that are left over that is ``-inf``.
         """
-        rank, device = rank.double().cpu(), rank.device
+        rank, device = rank.cpu().double(), rank.device
         width = torch.tensor(self.widths).repeat(len(self.whole))
         fits = (rank > -torch.inf).sum(1) <= width
         self.whole = self.whole & fits.view_as(self.whole)

@@ -245,8 +245,8 @@ def _log_joint_of_used(model: LatentLM, encoded: Any, beam: Beam) -> Tensor:
 
     Most places of a text may be left over, since others need them.
     """
-    if beam.log_p is not None:
-        return beam.log_p
+    if beam.log_p is not None or beam.score.shape[1] == 1:
+        return log_joint(model, encoded, beam)
     (used,) = fetched(beam.score > -torch.inf)
     most = max(1, int(used.sum(1).max()))
     place = used.long().argsort(dim=1, descending=True, stable=True)[:, :most]

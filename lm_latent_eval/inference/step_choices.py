@@ -65,8 +65,8 @@ class Dense:
         """
         if self.key is None:
             return None
-        log_w, key = fetched(self.weights(score, groups).double(), self.key)
-        alike = recombined(log_w.numpy(), key.reshape(log_w.shape).numpy())
+        log_w, key = fetched(self.weights(score, groups), self.key)
+        alike = recombined(log_w.double().numpy(), key.reshape(log_w.shape).numpy())
         return sent(torch.from_numpy(alike), score.device)
 
     def found(self, column: Tensor, groups: int) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import consistency
-from lm_latent_eval.inference.beam import Exact
+from lm_latent_eval.inference.beam import BeamMarginalization, Exact
 from lm_latent_eval.inference.consistency import BrokenModelError
 from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.latent import Beam, Draws, LatentLM, Proposal
@@ -158,9 +158,15 @@ def test_latents_of_probability_zero_are_no_mistake(texts, proposal):
         check(model, Wrong(model, proposal, 1.0, **half), batch)
 
 
-def test_a_beam_of_one_is_no_exact_number():
+def test_a_search_is_an_exact_number_if_it_holds_every_latent(monkeypatch):
     """What a model of another package gets that names ``exact`` as its estimator."""
     model, method = tiny(), Exact()
+    [row] = method.log_weights(scored(model, [TEXT]))
+    found = method.estimate(row, len(TEXT))
+    assert found.bound is Bound.EXACT
+    assert found.log_evidence == pytest.approx(log_p(model, TEXT), abs=1e-12)
+    every = "lm_latent_eval.inference.beam._EVERY"
+    monkeypatch.setattr(every, BeamMarginalization(1))
     [row] = method.log_weights(scored(model, [TEXT]))
     found = method.estimate(row, len(TEXT))
     assert found.bound is Bound.STRICT_LOWER
