@@ -12,6 +12,7 @@ from lm_eval.config.evaluate_config import EvaluatorConfig
 
 from lm_latent_eval.harness.backend import LM_EVAL_BATCH_SIZE
 from lm_latent_eval.harness.backends import LatentKGLM, LatentLSTM
+from lm_latent_eval.inference.particles import log_joint
 from tests.tiny_checkpoint import conditional, generation, rolling
 
 # -- texts ----------------------------------------------------------------------------
@@ -128,8 +129,10 @@ def test_a_device_that_is_not_there_is_the_cpu(backend, caplog):
 def test_no_probability_is_an_error(backend, monkeypatch, estimator, log_p, said):
     """Never -inf, never 0: an error that names the document."""
     lm = backend(num_samples=5, estimator=estimator)
-    model, original = lm.checkpoint.model, lm.checkpoint.model.log_joint
-    monkeypatch.setattr(model, "log_joint", lambda *to: original(*to).fill_(log_p))
+    monkeypatch.setattr(
+        "lm_latent_eval.inference.importance.log_joint",
+        lambda *to: log_joint(*to).fill_(log_p),
+    )
     with pytest.raises(ValueError, match=rf"task/0 \('the fox'\).*{said}"):
         lm.loglikelihood_rolling(rolling("the fox"))
     with pytest.raises(ValueError, match=rf"task/0 \('the \|  fox'\).*{said}"):

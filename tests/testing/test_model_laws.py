@@ -125,7 +125,11 @@ CHANGES = {
     "bounds_are_true-prior-is": ("q", "sample", _too_probable),
     "bounds_are_true-prior-smc": ("q", "sample", _too_probable),
     "bounds_are_true-prior-dpf": ("q", "search", _unweighed),
-    "beams_are_bounds_and_become_exact": ("q", "beam", _without_the_first),
+    "beams_are_bounds_and_become_exact": (
+        "q",
+        "recombining_beam",
+        _without_the_first,
+    ),
     "latents_are_told_apart": ("q", "sample", _unpadded),
     "company_moves_no_weight": ("q", "sample", _flipped(0)),
     "first_samples_are_those_of_fewer": ("q", "sample", _flipped(1)),
