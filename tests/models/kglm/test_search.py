@@ -19,7 +19,7 @@ from tests.watching import watch
 
 EXACTLY = {"rtol": 0, "atol": 1e-10}
 TEXT = [KNOWN, COPIED, KNOWN]
-SEEDS = 1000
+SEEDS = 400
 
 
 @pytest.fixture(scope="module")
