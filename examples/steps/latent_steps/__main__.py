@@ -11,7 +11,7 @@ import torch
 from latent_steps.pointer import Pointer, PointerConfig
 from latent_steps.semi_markov import SemiMarkov, SemiMarkovConfig
 from latent_steps.transducer import Transducer, TransducerConfig
-from lm_latent_eval.extend import WordTokenizer, save_checkpoint
+from lm_latent_eval.extend import START, WordTokenizer, save_checkpoint
 
 TEXTS = ("the cat saw the dog", "a dog saw the cat", "the cat ran", "a cat ran")
 PAIRS = {
@@ -42,8 +42,11 @@ def write(name: str, directory: Path) -> Any:
         words = WordTokenizer.of_words([*PAIRS, *sorted({*PAIRS.values()})])
     model = random(name, words.vocab_size)
     if name == "transducer":
+        model.skips[1, START] = -8.0  # y begins at the first word of x
         for x, y in PAIRS.items():
-            model.writes[0, words(x).ids[0], words(y).ids[0]] = 8.0
+            x_id, y_id = words(x).ids[0], words(y).ids[0]
+            model.writes[0, x_id, y_id] = 8.0
+            model.writes[1, y_id, y_id] = -16.0  # a word is not written twice
     save_checkpoint(model, words, directory, model.state_dict())
     return model
 
