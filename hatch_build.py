@@ -1,4 +1,4 @@
-"""Builds what PyPI shows: README.md, whose relative links would lead nowhere there."""
+"""Builds the page on PyPI from README.md, part of which needs a checkout."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
-"""A relative link or picture of Markdown: what it says, and a path."""
+"""A relative link or picture of Markdown: its text, and a path."""
+
+SOURCE_ONLY = re.compile(r"(?s)<!-- source only -->.*?<!-- end -->\n")
+"""The commands of a checkout."""
 
 
 def readme(text: str, address: str | None) -> str:
-    """Return README.md with its relative links made absolute, or written out.
+    """Return README.md for readers of PyPI, who have no checkout.
+
+    Relative links are made absolute, or written out, and pip gets the project's name.
 
     Args:
         text: The file.
         address: Of the source, below which its paths lie; None where there is none.
     """
+    text = SOURCE_ONLY.sub("", text).replace("'.[report]'", "'lm-latent-eval[report]'")
     if address is not None:
         return LINK.sub(rf"\1[\2]({address.rstrip('/')}/\3)", text)
     return (

@@ -7,7 +7,7 @@
 DIR holds ptb.train.txt, ptb.valid.txt and ptb.test.txt of Mikolov's preprocessing, one
 sentence a line. Models and scores that are there already are not made again, and an
 interrupted training is resumed. Needs ``pip install 'lm-latent-eval[ngram,plots]'`` and
-KenLM's ``lmplz`` (docs/results.md says how to build it).
+KenLM's ``lmplz`` (benchmarks/README.md says how to build it).
 
 Every model scores the test text and the same distorted copies of it. Substitutes are
 drawn from the words of the training text.
@@ -97,7 +97,7 @@ def n_gram(corpus: Corpus, output: Path, lmplz: str, order: int) -> Score:
         if shutil.which(lmplz) is None:
             raise SystemExit(
                 f"{lmplz} is missing: build it from KenLM's source as "
-                "docs/results.md says, and name it with --lmplz"
+                "benchmarks/README.md says, and name it with --lmplz"
             )
         partial_file = path.with_suffix(".partial")
         with partial_file.open("w") as arpa:

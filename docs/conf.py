@@ -21,6 +21,7 @@ extensions = [
     "sphinx.ext.coverage",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
 ]
 source_suffix = {".md": "markdown"}
 myst_enable_extensions = ["dollarmath"]
@@ -29,6 +30,11 @@ suppress_warnings = ["myst.strikethrough"]
 
 html_theme = "furo"
 html_title = "lm_latent_eval"
+html_static_path = ["_static"]
+html_css_files = ["output.css"]
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

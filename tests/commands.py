@@ -18,17 +18,17 @@ PROGRAMS = ("lm_eval ", "lm-latent-eval ", "python -m lm_latent_eval")
 
 
 def commands(page: str) -> Iterator[str]:
-    r"""Yield the commands of a page: indented lines that begin with a program of ours.
+    r"""Yield the commands of a page: lines of its ``bash`` blocks with our programs.
 
     Example:
-        >>> page = "Say\n\n    lm_eval --model x \\\n        --tasks y\n\n    ls\n"
+        >>> page = "```bash\nlm_eval --model x \\\n    --tasks y\nls\n```\n"
         >>> [*commands(page)]
         ['lm_eval --model x --tasks y']
     """
-    for block in re.findall(r"(?m)^    (\S(?:.*\\\n)*.*)$", page):
-        command = re.sub(r"\\\n\s*", "", block)
-        if command.startswith(PROGRAMS):
-            yield command
+    for block in re.findall(r"(?ms)^```bash\n(.*?)^```$", page):
+        for command in re.sub(r"\\\n\s*", "", block).splitlines():
+            if command.startswith(PROGRAMS):
+                yield command
 
 
 def run(pages: list[str]) -> None:

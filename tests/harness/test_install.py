@@ -155,6 +155,12 @@ def test_links_of_the_readme_lead_somewhere_on_pypi():
     assert linked == f"[a](https://here.org/blob/v1/docs/a.md#b), {rest}"
 
 
+def test_readers_of_pypi_are_shown_no_checkout():
+    shown = readme((PROJECT / "README.md").read_text("utf-8"), None)
+    assert "make demo" not in shown
+    assert shown.index("pip install 'lm-latent-eval[report]'") < 1000
+
+
 def test_the_citation_is_of_this_version():
     cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text("utf-8"))
     assert cited["version"] == lm_latent_eval.__version__
