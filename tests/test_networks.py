@@ -1,13 +1,11 @@
 """The reader of causal networks, against their own logits without batch or cache."""
 
-import copy
 import functools
 import itertools
 import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     BambaConfig,
     BambaForCausalLM,
@@ -16,11 +14,10 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache
 
 from lm_latent_eval.networks.causal import (
     CausalReader,
-    GrowingLayer,
     cache_name,
     check_causal,
 )
@@ -208,71 +205,3 @@ def test_a_network_with_an_encoder_is_refused():
     t5 = T5ForConditionalGeneration(T5Config(**size, num_layers=1, num_heads=2))
     with pytest.raises(ValueError, match="has an encoder: give a causal language"):
         check_causal(t5)
-
-
-def read(layer, rows, tokens, seed):
-    torch.manual_seed(seed)
-    keys, values = torch.randn(rows, 2, tokens, 3), torch.randn(rows, 2, tokens, 5)
-    return layer.update(keys, values)
-
-
-def test_what_is_kept_is_what_transformers_keeps():
-    plain = DynamicLayer()
-    read(plain, 2, 3, seed=0)
-    growing = GrowingLayer(copy.deepcopy(plain))
-    dice = torch.Generator().manual_seed(1)
-    rows = 2
-    for step in range(1, 150):
-        fewer = torch.randint(1, 9, (), generator=dice).item()
-        index = torch.randint(0, rows, (fewer,), generator=dice)
-        if step % 3 == 0:  # most rows stay where they are
-            index = torch.arange(min(fewer, rows))
-            index[-1] = rows - 1
-        if step == 70:
-            growing = copy.deepcopy(growing)
-        if step == 90:
-            for layer in (plain, growing):
-                layer.crop(-2)
-        rows = len(index)
-        for layer in (plain, growing):
-            layer.reorder_cache(index)
-        assert torch.equal(plain.keys, growing.keys)
-        more = 1 if step % 5 else 40
-        expected = read(plain, rows, more, seed=step)
-        found = read(growing, rows, more, seed=step)
-        for one, other in zip(expected, found, strict=True):
-            assert torch.equal(one, other)
-        assert growing.get_seq_length() == plain.get_seq_length()
-
-
-class Copied(TorchDispatchMode):
-    """How many numbers are written to rows that are named one by one."""
-
-    def __init__(self):
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.index_put_.default:
-            self.numbers += args[2].numel()
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_row_that_branches_copies_what_differs():
-    """Two that were one row until the last token, in one that was until long before."""
-    layer = DynamicLayer()
-    read(layer, 1, 3, seed=0)
-    layer = GrowingLayer(layer)
-    for rows in ([0, 0, 0], [0, 1, 2]):
-        layer.reorder_cache(torch.tensor(rows))
-        read(layer, 3, 20, seed=1)
-    for _ in range(3):
-        read(layer, 3, 1, seed=2)
-        with Copied() as copied:
-            layer.reorder_cache(torch.tensor([0, 0, 2]))
-        numbers, each = copied.numbers, 2 * 3 + 2 * 5 + 1
-        read(layer, 3, 1, seed=3)
-    assert numbers == 2 * each
-    with Copied() as copied:
-        layer.reorder_cache(torch.tensor([0, 1, 1]))
-    assert copied.numbers == (20 + 20 + 6) * each

@@ -5,10 +5,6 @@ keys and values, so that rows can be dropped, repeated and gone on with. ``score
 whole sequences in one pass each; of those of which one is the beginning of another, as
 a context is of all of its options, only the longer one is read.
 
-transformers copies all keys and values at every token, and again to reorder rows. On
-the host they grow in place here: a token copies its own, a row that goes on where it
-was nothing, and one that branches from another what the two do not have in common.
-
 Other states than keys and values, as recurrent layers have, are tried out first: of
 some networks transformers does not reorder them, or goes on from them to other scores.
 """
@@ -40,10 +36,6 @@ from lm_latent_eval.devices import SCORES, MemoryLimit, fetched, fitting, sent, 
 PADDING = 0
 AT_ONCE = 1 << 21
 """Log-probabilities of one pass held at a time; moves no number."""
-MORE = 4
-"""Room is left for so much more as a share of what was read: a quarter."""
-LEAST = 64
-"""Tokens that room is left for at least."""
 
 Tokens = tuple[int, ...]
 
@@ -98,7 +90,6 @@ class CausalReader:
         cache = cache_of(out) if keeps else None
         if keeps and not goes_on_with(self, cache):
             out, cache = self.call(tokens, last=1), None
-        grow_in_place(cache)
         log_p = self.log_probs(out.logits[:, -1])
         return Reading(self, log_p, cache, tokens if cache is None else None)
 
@@ -475,117 +466,3 @@ def cache_of(out: Any) -> Any:
     """Return the keys and values that a network returns, by either name, or None."""
     found = getattr(out, "cache", None)
     return getattr(out, "past_key_values", None) if found is None else found
-
-
-class GrowingLayer(DynamicLayer):
-    """Keys and values of one layer, with room for more tokens and rows."""
-
-    def __init__(self, layer: DynamicLayer) -> None:
-        """Take over what was read."""
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.device = layer.device
-        self.keys, self.values = layer.keys, layer.values
-        self.is_initialized = True
-        self._room: tuple[Tensor, ...] = ()
-        """Of keys, values and origins."""
-        self._written = 0
-        self._origins = self._unknown_origins()
-        """A number a row and token, (R, 1, T, 1), which rows have in common where they
-        have been one row: there their keys and values are the same."""
-        self._shown: Tensor | None = self.keys
-        """What ``keys`` are while their origins are known."""
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Add tokens, (R, heads, n, width) each; return all that there are."""
-        length = self.get_seq_length()
-        rows, more = key_states.shape[0], key_states.shape[-2]
-        if not self._holds(rows, length + more):
-            self._grow(rows, length + more)
-        new = (key_states, value_states, self._new_origins(rows))
-        for table, states in zip(self._room, new, strict=True):
-            table[:rows, :, length : length + more] = states
-        return self._show(rows, length + more)
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Have rows (R',) stand where they are wanted; copy what differs of others."""
-        rows, index = len(beam_idx), beam_idx.to(self.device)
-        length = self.get_seq_length()
-        if not self._holds(rows, length):
-            known = self._shown is self.keys
-            super().reorder_cache(index)  # type: ignore[arg-type]
-            if known:
-                self._room, self._shown = (), self.keys
-                self._origins = self._origins[index]
-            return
-        stays = index == torch.arange(rows, device=index.device)
-        (moved,) = (~stays).nonzero(as_tuple=True)
-        if len(moved):
-            self._copy(index, moved, length)
-        self._show(rows, length)
-
-    def _copy(self, index: Tensor, moved: Tensor, length: int) -> None:
-        """Copy to rows what they do not have in common with those they go on from."""
-        origins = self._room[2][:, 0, :length, 0]
-        same = origins[moved] == origins[index[moved]]
-        first = same.cumprod(1).sum(1)
-        near = 2 * first > length  # one that is far from its own would cost all
-        parts = [
-            (rows, index[rows], int(first[which].min()))
-            for which in (near, ~near)
-            if len(rows := moved[which])
-        ]
-        for table in self._room:
-            taken = [table[source, :, start:length] for _, source, start in parts]
-            for (rows, _, start), part in zip(parts, taken, strict=True):
-                table[rows, :, start:length] = part
-
-    def _holds(self, rows: int, length: int) -> bool:
-        """Whether there is room, and all that was read lies in it."""
-        if not self._room or self.keys is not self._shown:
-            return False
-        size = self._room[0].shape
-        return bool(size[0] >= rows and size[2] >= length)
-
-    def _show(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
-        """Take so many rows and tokens for what there is."""
-        keys, values, origins = (table[:rows, :, :length] for table in self._room)
-        self.keys, self.values, self._origins = keys, values, origins
-        self._shown = self.keys
-        return self.keys, self.values
-
-    def _unknown_origins(self) -> Tensor:
-        """Return origins of rows that are taken to have nothing in common."""
-        keys: Tensor = self.keys  # type: ignore[assignment]
-        return self._new_origins(len(keys)).expand(-1, -1, keys.shape[2], -1)
-
-    def _new_origins(self, rows: int) -> Tensor:
-        first, self._written = self._written, self._written + rows
-        numbers = torch.arange(first + 1, self._written + 1, device=self.device)
-        return numbers[:, None, None, None]
-
-    def _grow(self, rows: int, length: int) -> None:
-        """Make room for more."""
-        size = length + max(LEAST, length // MORE)
-        if self.keys is not self._shown:
-            self._origins = self._unknown_origins()
-        room = []
-        old: Tensor
-        for old in (self.keys, self.values, self._origins):  # type: ignore[assignment]
-            shape = (rows + rows // MORE, old.shape[1], size, old.shape[3])
-            table = old.new_empty(shape)
-            if old is self._origins:
-                table.zero_()  # rows that nothing was read in have nothing in common
-            table[:rows, :, : old.shape[2]] = old
-            room.append(table)
-        self._room = tuple(room)
-
-
-def grow_in_place(cache: Any) -> None:
-    """Replace a host cache's layers, where possible, by ones that grow in place."""
-    layers = getattr(cache, "layers", [])
-    for place, layer in enumerate(layers):
-        keys = layer.keys if type(layer) is DynamicLayer else None
-        if keys is not None and keys.is_cpu and layer.get_seq_length():
-            layers[place] = GrowingLayer(layer)

@@ -10,9 +10,10 @@ from itertools import product
 
 import pytest
 
-from lm_latent_eval.harness.kenlm import KenLM, _words
+from lm_latent_eval.harness.kenlm import KenLM
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.scoring.metrics import METRICS
+from lm_latent_eval.wrappers.ngrams import _words
 from tests.stock_tasks import evaluated, write_pages
 from tests.tiny_checkpoint import conditional, rolling
 
@@ -165,7 +166,7 @@ def test_a_model_without_sentence_ends_scores_words_alone(path, monkeypatch, cap
 
     made = kenlm.Model
     monkeypatch.setattr(kenlm, "Model", lambda *given: WithoutMarks(made(*given)))
-    monkeypatch.setattr("lm_latent_eval.harness.kenlm._words", lambda _: [*WORDS])
+    monkeypatch.setattr("lm_latent_eval.wrappers.ngrams._words", lambda _: [*WORDS])
     model = KenLM(pretrained=str(path))
     assert "has no sentence ends" in caplog.text
     first = UNIGRAMS["the"][0] * math.log(10)

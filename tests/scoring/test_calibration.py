@@ -10,10 +10,11 @@ from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.inference import Mixed
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import fingerprint
+from lm_latent_eval.inference.simulation import simulate, upper_bound
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import parts_of, rebuilt
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.scoring.calibration import calibrate, simulate, upper_bound
+from lm_latent_eval.scoring.calibration import calibrate
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.text.words import END, START

@@ -37,11 +37,11 @@ from lm_latent_eval.distortion.languages.language import (
     word_tokenizer,
     write_description,
 )
+from lm_latent_eval.inference.simulation import simulate
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.models.pretrained import Pretrained
 from lm_latent_eval.options import whole
-from lm_latent_eval.scoring.calibration import simulate
 from lm_latent_eval.text.words import END, PADDING, START
 
 MOST_WORDS = 10

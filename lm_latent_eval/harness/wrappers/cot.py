@@ -31,11 +31,11 @@ from lm_latent_eval.harness.running import (
 from lm_latent_eval.harness.wrappers.base import Wrapper, read
 from lm_latent_eval.ledger.journal import remove
 from lm_latent_eval.ledger.settings import Settings, plain
-from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.options import positive, truth
 from lm_latent_eval.wrappers.cot.drawing import WEIGHTS_AT_MOST
 from lm_latent_eval.wrappers.cot.model import ThoughtScorer
 from lm_latent_eval.wrappers.cot.prompts import Key, ThoughtOptions
+from lm_latent_eval.wrappers.cot.server import ServedNetwork
 from lm_latent_eval.wrappers.cot.thoughts import (
     Thoughts,
     journal,

@@ -34,7 +34,6 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.causal import check_causal
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.texts import Query, naming
@@ -47,6 +46,7 @@ from lm_latent_eval.wrappers.cot.prompts import (
     ThoughtOptions,
 )
 from lm_latent_eval.wrappers.cot.served import ServedThinker
+from lm_latent_eval.wrappers.cot.server import ServedNetwork
 from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 

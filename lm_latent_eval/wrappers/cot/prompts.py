@@ -11,9 +11,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from lm_latent_eval.networks.network import Network, start_token
-from lm_latent_eval.networks.served import ServedNetwork
 from lm_latent_eval.options import OptionTable, choice, option, positive, whole
 from lm_latent_eval.scoring.texts import Query
+from lm_latent_eval.wrappers.cot.server import ServedNetwork
 
 QUESTION, ANSWER = "{question}", "{answer}"
 PROPOSALS = ("prior", "hinted")

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import torch
 
-from lm_latent_eval.networks.served import Completion, ServedNetwork, ServerError
 from lm_latent_eval.scoring.texts import naming
 from lm_latent_eval.uniforms import stream_key
 from lm_latent_eval.wrappers.cot.drawing import components, key_of, log_mixture
 from lm_latent_eval.wrappers.cot.prompts import Ending, Marks, Question, ThoughtOptions
+from lm_latent_eval.wrappers.cot.server import Completion, ServedNetwork, ServerError
 from lm_latent_eval.wrappers.cot.thinking import Closed, DistinctThoughts
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lm_latent_eval.harness.wrappers.cot import LatentCoT
-from lm_latent_eval.networks.served import (
+from lm_latent_eval.wrappers.cot.model import ThinkingLM
+from lm_latent_eval.wrappers.cot.server import (
     LIKELIEST,
     NEUTRAL,
     SAMPLERS,
@@ -17,7 +18,6 @@ from lm_latent_eval.networks.served import (
     Server,
     ServerError,
 )
-from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from tests import tiny_causal
 from tests.wrappers.cot import tiny
 from tests.wrappers.cot.completions_server import Tampering, serving
@@ -32,7 +32,7 @@ def network(tmp_path_factory):
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr("lm_latent_eval.networks.served.WAITS", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("lm_latent_eval.wrappers.cot.server.WAITS", (0.01, 0.01, 0.01))
 
 
 def served(url, folder, *, timeout=30.0, **options):
@@ -132,7 +132,7 @@ def test_a_server_that_is_not_honest_or_fails_is_told(network, soon, tampering, 
 )
 def test_odd_answers_are_named(monkeypatch, choice):
     reply = {"choices": [choice]}
-    monkeypatch.setattr("lm_latent_eval.networks.served._asked", lambda *_: reply)
+    monkeypatch.setattr("lm_latent_eval.wrappers.cot.server._asked", lambda *_: reply)
     server = Server("http://there", "m", "m", None, 1.0)
     with pytest.raises(ServerError, match=r"^http://there does not return "):
         server.draw([1], 1, seed=0, most_tokens=1, stops=[])
