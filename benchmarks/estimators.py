@@ -54,6 +54,7 @@ from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.report.figures import COLOURS, MARKS
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.calibration import written
+from lm_latent_eval.scoring.likelihoods import whole_texts
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text
@@ -308,7 +309,7 @@ def _estimated(
     scorer = Scorer(checkpoint, options, quiet=True)
     if isinstance(text, Text):
         missed = Missed([text.query])
-        [answer] = [each for _, each in scorer.whole_texts.parts([text], missed)]
+        [answer] = [each for _, each in whole_texts(scorer.evaluation, [text], missed)]
         missed.tell()
     else:
         [answer] = scorer.score_texts([Query(0, "text/0", text)])

@@ -6,7 +6,7 @@ those of its field, its help stands under ``Attributes:``, and ``option`` adds h
 value is read and what it can be. Imports nothing heavy, so ``--help`` is quick.
 
 A model that scores strings its own way has a table of its own, and ``read`` checks what
-it is given (``scoring.interface.OffersOptions``).
+it is given (``scoring.interface.TextModel``).
 
 Example:
     >>> from dataclasses import dataclass

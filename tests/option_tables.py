@@ -21,7 +21,7 @@ from lm_latent_eval.cli.compare import add_compare
 from lm_latent_eval.cli.estimate import add_calibrate, add_estimate
 from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.options import Option, table
-from lm_latent_eval.scoring.interface import OffersOptions
+from lm_latent_eval.scoring.interface import TextModel
 from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from tests.conftest import PROJECT
@@ -135,7 +135,7 @@ def _has(name: str) -> str:
 def _own() -> Iterator[str]:
     for name in sorted(models.MODELS | models.WRAPPERS):
         kind = models.model_class(name)
-        if issubclass(kind, OffersOptions):
+        if issubclass(kind, TextModel) and kind.options():
             yield f"\n## `latent_{name}`\n"
             yield from _table(kind.options())
 

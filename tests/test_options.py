@@ -20,7 +20,7 @@ from lm_latent_eval.options import (
     table,
     whole,
 )
-from lm_latent_eval.scoring.interface import OffersOptions
+from lm_latent_eval.scoring.interface import TextModel
 from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from tests import option_tables
@@ -65,7 +65,7 @@ def test_signatures_have_the_names_and_defaults_of_the_tables(function, kinds):
 def test_none_can_be_given_where_it_is_a_value():
     """lm-eval makes None of it."""
     kinds = map(models.model_class, models.MODELS | models.WRAPPERS)
-    offered = [k.options() for k in kinds if issubclass(k, OffersOptions)]
+    offered = [k.options() for k in kinds if issubclass(k, TextModel)]
     tables = (ScoringOptions, *offered)
     found = 0
     for kind in tables:

@@ -19,8 +19,8 @@ def watch(
     noted = [] if noted is None else noted
     function = getattr(owner, name)
 
-    def watching(*arguments: Any) -> Any:
-        result = function(*arguments)
+    def watching(*arguments: Any, **named: Any) -> Any:
+        result = function(*arguments, **named)
         noted.append(note(result, *arguments))
         return result
 

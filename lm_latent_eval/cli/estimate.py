@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lm_latent_eval.ledger.settings import Settings
     from lm_latent_eval.scoring.answer import Answer, MissedTextsError
     from lm_latent_eval.scoring.files import Shard
-    from lm_latent_eval.scoring.interface import Opening
+    from lm_latent_eval.scoring.opening import Opening
 
 OPENING = ("model", "batch_size", "max_batch_size", "device", "dtype")
 """Options of a command of their own."""
@@ -101,7 +101,7 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
 
 def opening_of(args: argparse.Namespace) -> Opening:
     """Return how a model is opened, with the options that were given."""
-    from lm_latent_eval.scoring.interface import Opening
+    from lm_latent_eval.scoring.opening import Opening
 
     return Opening(
         args.checkpoint,

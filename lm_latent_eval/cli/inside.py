@@ -95,7 +95,6 @@ def _latents(args: argparse.Namespace) -> None:
     from lm_latent_eval.files import write_text
     from lm_latent_eval.options import whole
     from lm_latent_eval.report import latents
-    from lm_latent_eval.scoring.inside.latents import FindsLatents
     from lm_latent_eval.scoring.texts import Query
     from lm_latent_eval.text.corpora import read_texts
 
@@ -103,8 +102,6 @@ def _latents(args: argparse.Namespace) -> None:
     if args.output is not None:
         not_read(args.output, [args.data])
     scorer = opening_of(args).scorer(quiet=False)
-    if not isinstance(scorer, FindsLatents):
-        raise ValueError(f"{args.checkpoint}: its model shows none of its latents")
     queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
     found = scorer.best_latents(queries, top)
     suffix = "" if args.output is None else args.output.suffix.lower()

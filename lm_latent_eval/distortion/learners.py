@@ -33,6 +33,7 @@ from lm_latent_eval.latent import Normalization, offers
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.networks.network import check_positions
 from lm_latent_eval.scoring.answer import Missed
+from lm_latent_eval.scoring.likelihoods import whole_texts
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
@@ -270,7 +271,7 @@ class LatentLearner:
         log_p = torch.full((len(sequences),), -torch.inf, dtype=torch.float64)
         stderr = torch.zeros_like(log_p)
         missed = Missed([text.query for text in texts])
-        for _, answer in self._scorer.whole_texts.parts(texts, missed):
+        for _, answer in whole_texts(self._scorer.evaluation, texts, missed):
             log_p[answer.index] = answer.estimate.log_evidence
             stderr[answer.index] = answer.estimate.draws_stderr
         missed.tell()

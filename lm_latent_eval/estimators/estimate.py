@@ -131,10 +131,6 @@ class Estimate:
     """Log-weights in nats in the order drawn, an ``array`` of eight bytes each; empty
     where there are none to combine with another input's."""
 
-    unseen: float | None = None
-    """Share of p(x) that so many draws are likely to miss, by what a search found
-    (``missing_mass``); None where nothing was searched for."""
-
     upper: float | None = None
     """Upper bound of log p(x) on average over draws, nats; see ``bounded_above``."""
 
@@ -367,9 +363,8 @@ class Estimate:
 
         Returns:
             The record: errors of draws add in squares, what they missed as it is, and
-            the error is known where each part's is; effective sample size, Pareto k and
-            unseen share are those of the worst part, log-weights and replicates are
-            sums over parts.
+            the error is known where each part's is; effective sample size and Pareto k
+            are those of the worst part, log-weights and replicates are sums over parts.
 
         Raises:
             ValueError: If there is no part.
@@ -405,7 +400,6 @@ class Estimate:
             bound=Bound.weakest(factor.bound for factor in factors),
             estimator="+".join(sorted({factor.estimator for factor in factors})),
             log_weights=_sums(factors),
-            unseen=_worst(max, [factor.unseen for factor in factors]),
             upper=_if_all(math.fsum, [factor.upper for factor in factors]),
             replicates=_replicates([factor.replicates for factor in factors]),
             draws_degrees=pooled_degrees(
@@ -455,7 +449,7 @@ class Estimate:
         error = None
         if known and (same or found >= 1 - LITTLE):
             error = math.hypot(self.draws_stderr, math.log1p(-unseen))
-        return replace(self, stderr=error, unseen=unseen)
+        return replace(self, stderr=error)
 
     def bounded_above(self, other: Self) -> Self:
         r"""Add an upper bound of log p(x), where the estimate has an error.

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -33,7 +34,7 @@ from lm_latent_eval.harness.answers import (
     of_whole_text,
 )
 from lm_latent_eval.harness.contrastive import DISTORTION
-from lm_latent_eval.harness.processes import Processes, Request, Score, shared
+from lm_latent_eval.harness.processes import Processes, Request, share
 from lm_latent_eval.harness.records import Recorder
 from lm_latent_eval.harness.running import (
     drop_errors_of_errors,
@@ -50,7 +51,7 @@ from lm_latent_eval.harness.running import (
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.options import truth
 from lm_latent_eval.registry import ESTIMATORS
-from lm_latent_eval.scoring.answer import Answer, noting_progress
+from lm_latent_eval.scoring.answer import Answer, MissedTextsError, noting_progress
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.metrics import Summary
@@ -229,7 +230,10 @@ class Backend(LM):
         return [texts[i] for i in range(len(requests))]
 
     def _answers(
-        self, requests: list[Instance], kind: str, score: Score
+        self,
+        requests: list[Instance],
+        kind: str,
+        score: Callable[[Sequence[Query]], Iterator[Answer]],
     ) -> list[Scored]:
         """Answer requests of a kind, and take answers into the run's diagnostics.
 
@@ -257,23 +261,33 @@ class Backend(LM):
         places = self._places(requests)
         needed = [request for n, request in enumerate(asked) if places[n] == n]
         answers: dict[int, Scored] = {}
+        parcels: list[tuple[int, tuple[Request, Scored]]] = []
+
+        def take(request: Request, scored: Scored) -> None:
+            answers[request.query.index] = scored
+            self._store(kind, request, scored)
+
+        def send(request: Request, scored: Scored) -> None:
+            parcels.append((request.owner, (request, scored)))
+
+        file = take if processes.world_size == 1 else send
         with (
             noting_progress(answers, requests, KEPT),
             self._recorder.following(self.fingerprint, UNFINISHED[kind]) as keep,
         ):
-            for request, scored in shared(needed, processes, score, keep):
-                answers[request.query.index] = scored
-                if isinstance(scored, MissedFloat):
-                    continue
-                _refuse_left_out(request, scored)
-                greedy = scored.answer.is_greedy
-                self.cache_hook.add_partial(
-                    kind,
-                    request.arguments,
-                    of_whole_text(request.arguments, scored)
-                    if greedy is None
-                    else (scored, greedy),
-                )
+            mine = share(needed, processes)
+            try:
+                for answer in score(
+                    [replace(one.query, index=n) for n, one in enumerate(mine)]
+                ):
+                    scored = mine[answer.index].answered(answer)
+                    keep(mine[answer.index], scored)
+                    file(mine[answer.index], scored)
+            except MissedTextsError as err:
+                for n, name in err.names.items():
+                    file(mine[n], MissedFloat(name, err.why))
+            for request, received in processes.delivered(parcels):
+                take(request, received)
         self._unreported += [
             scored.answer.without_weights()
             for scored in (answers[request.query.index] for request in needed)
@@ -286,6 +300,19 @@ class Backend(LM):
         if lost and not running_tasks() and not is_component():
             raise error_of(lost, len(ordered))
         return ordered
+
+    def _store(self, kind: str, request: Request, scored: Scored) -> None:
+        """Put an answer into lm-eval's cache, if there is one."""
+        if isinstance(scored, MissedFloat):
+            return
+        _refuse_left_out(request, scored)
+        greedy = scored.answer.is_greedy
+        result = (
+            of_whole_text(request.arguments, scored)
+            if greedy is None
+            else (scored, greedy)
+        )
+        self.cache_hook.add_partial(kind, request.arguments, result)
 
     def _places(self, requests: list[Instance]) -> list[int]:
         """Return where each request stands first.

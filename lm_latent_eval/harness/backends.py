@@ -15,7 +15,7 @@ from lm_latent_eval.devices import use_one_thread
 from lm_latent_eval.harness.backend import LM_EVAL_DEVICE, Backend
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.models import without_prefix
-from lm_latent_eval.scoring.interface import open_model, scorer_of
+from lm_latent_eval.scoring.opening import open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 
 

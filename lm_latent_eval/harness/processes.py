@@ -2,7 +2,7 @@
 
 lm-eval gives every process each n-th document, however long it is, and all wait for the
 one whose documents are longest. So requests are shared out anew, by length. Random
-numbers follow from a request's name, so every process finds the same.
+numbers follow from a request's name, so the shares move no number.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from lm_latent_eval.harness.answers import MissedFloat, Scored, ScoredFloat
-from lm_latent_eval.scoring.answer import Answer, MissedTextsError
+from lm_latent_eval.harness.answers import ScoredFloat
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.texts import Query
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,15 @@ class Processes:
         everything: list[Any] = [None] * self.world_size
         torch.distributed.all_gather_object(everything, items)
         return [item for part in everything for item in part]
+
+    def delivered(self, parcels: Sequence[tuple[int, T]]) -> list[T]:
+        """Hand each object to the process of its rank; return what is for this one."""
+        received: list[T] = []
+        for rank in range(self.world_size):
+            own = [item for owner, item in parcels if owner == rank]
+            for part in self.gather_object(own, rank) or ():
+                received += part
+        return received
 
     def gather_object(self, obj: Any, dst: int) -> list[Any] | None:
         """Collect an object of every process on ``dst``; None elsewhere."""
@@ -131,50 +142,15 @@ class Request:
         return ScoredFloat(placed.about(text, *(() if self.whole else context)))
 
 
-Score = Callable[[Sequence[Query]], Iterator[Answer]]
-Keep = Callable[[Request, ScoredFloat], None]
-"""Callback of each answer, in the process that finds it, as soon as it is found."""
+def share(requests: Sequence[Request], processes: Processes) -> list[Request]:
+    """Return the requests that this process answers: its own, where it is alone.
 
-
-def shared(
-    requests: Sequence[Request], processes: Processes, score: Score, keep: Keep
-) -> Iterator[tuple[Request, Scored]]:
-    """Answer this process's requests together with the other processes.
-
-    Args:
-        requests: Those of this process. All processes must call, or all wait.
-        processes: Processes that share the requests.
-        score: Answers queries.
-        keep: Told each answer.
-
-    Yields:
-        This process's requests with their answers; in several processes none before
-        all are found. Those that have no number come last.
+    All processes must call, or all wait.
     """
-    alone = processes.world_size == 1
-    if not alone:
-        own = [replace(request, owner=processes.rank) for request in requests]
-        requests = balanced(processes.gather(own), processes.world_size)[processes.rank]
-    queries = [replace(r.query, index=n) for n, r in enumerate(requests)]
-    found: list[list[tuple[Request, Scored]]] = [
-        [] for _ in range(processes.world_size)
-    ]
-    try:
-        for answer in score(queries):
-            request = requests[answer.index]
-            scored = request.answered(answer)
-            keep(request, scored)
-            if alone:
-                yield request, scored
-            else:
-                found[request.owner].append((request, scored))
-    except MissedTextsError as err:
-        for n, name in err.names.items():
-            request = requests[n]
-            found[request.owner].append((request, MissedFloat(name, err.why)))
-    given = [processes.gather_object(part, rank) for rank, part in enumerate(found)]
-    for part in given[processes.rank] or ():
-        yield from part
+    if processes.world_size == 1:
+        return [*requests]
+    own = [replace(request, owner=processes.rank) for request in requests]
+    return balanced(processes.gather(own), processes.world_size)[processes.rank]
 
 
 def balanced(requests: Sequence[Request], number: int) -> list[list[Request]]:

@@ -36,8 +36,6 @@ class Answer:
     is_greedy: bool | None = None
     """Whether a continuation is the argmax of the estimated next-token marginals; None
     of a whole text."""
-    evaluations: int = 1
-    """Of p(x, z), those of pilots included."""
     canonical: float | None = None
     """Log p of the tokenizer's own segmentation of a whole text, nats, where others are
     summed over."""
@@ -73,21 +71,9 @@ class Answer:
 
     @classmethod
     def of(
-        cls,
-        text: Text,
-        estimate: Estimate,
-        *,
-        is_greedy: bool | None = None,
-        pilot: int = 0,
+        cls, text: Text, estimate: Estimate, *, is_greedy: bool | None = None
     ) -> Self:
-        """Answer a query, or one sentence of it.
-
-        Args:
-            text: What was estimated.
-            estimate: Of its log p.
-            is_greedy: Of a continuation.
-            pilot: Evaluations of p(x, z) that decided how the others were spent.
-        """
+        """Return the answer of a query, or of one sentence of it."""
         return cls(
             text.query.index,
             estimate,
@@ -95,7 +81,6 @@ class Answer:
             respaced=text.respaced,
             left_out=text.left_out,
             is_greedy=is_greedy,
-            evaluations=estimate.num_samples + pilot,
         )
 
     @classmethod
@@ -112,7 +97,6 @@ class Answer:
             respaced=sum(part.respaced for part in parts),
             left_out=sum(part.left_out for part in parts),
             sentences=len(parts),
-            evaluations=sum(part.evaluations for part in parts),
         )
 
     def about(self, text: str, context: str | None = None) -> Self:

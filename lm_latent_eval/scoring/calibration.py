@@ -20,6 +20,7 @@ from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.simulation import simulate, upper_bound
 from lm_latent_eval.latent import Latents
 from lm_latent_eval.scoring.answer import Missed
+from lm_latent_eval.scoring.likelihoods import whole_texts
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text, naming
 
@@ -161,7 +162,7 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
     missed = Missed([text.query for text in texts])
     method = Mixed(WIDER * (evaluation.options.num_samples or 1))
     found = []
-    for text, answer in scorer.whole_texts.parts(texts, missed):
+    for text, answer in whole_texts(evaluation, texts, missed):
         with naming(text.query):
             one = evaluation.whole([text], "upper")
             upper = upper_bound(one, method, latents[text.name])

@@ -1,19 +1,21 @@
-"""A model with its scoring settings, and batches of texts for it."""
+"""A model with its scoring settings: batches that fit into memory, random keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from lm_latent_eval.devices import MemoryLimit
 from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.importance import DECISIONS
-from lm_latent_eval.inference.interface import Texts
-from lm_latent_eval.inference.particles import PIECE
+from lm_latent_eval.inference.interface import Texts, Weighted
+from lm_latent_eval.inference.particles import PIECE, Particles
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Normalization, Proposal, offers
 from lm_latent_eval.models.pretrained import Pretrained
@@ -36,19 +38,19 @@ class Evaluation:
 
     model: Pretrained
     proposal: Proposal
-    """Of whole texts: it may read them to their ends."""
+    """Proposal of whole texts, which may read them to their ends."""
     stepwise: Proposal
-    """Of texts that go on: it stops where a context stops."""
+    """Proposal of texts that continue, which stops where a context stops."""
     reader: Encoder
     options: ScoringOptions
-    """None left open."""
+    """Options of which none is left open."""
     budget: Budget
     batch_size: int | None
     """Texts scored together; None is as many as memory allows."""
     max_batch_size: int
-    """The most that they take."""
+    """Upper limit of the texts that memory allows."""
     quiet: bool
-    """Show no progress."""
+    """Whether no progress is shown."""
     memory: MemoryLimit = field(default_factory=MemoryLimit)
 
     @property
@@ -56,11 +58,77 @@ class Evaluation:
         """The estimator."""
         return self.budget.method
 
-    def batches(self, texts: list[Text], num_samples: int) -> Iterator[list[Text]]:
+    def weigh(
+        self,
+        method: Estimator,
+        texts: Sequence[Text],
+        purpose: str = "",
+        bar: tqdm | None = None,
+    ) -> Iterator[tuple[Text, Tensor]]:
+        """Weigh latents of whole texts.
+
+        Args:
+            method: The estimator.
+            texts: Whole texts, none without words.
+            purpose: Purpose of the random numbers: other purposes have others.
+            bar: Progress by words.
+
+        Yields:
+            A text and its row of log-weights as the estimator reads it, nats, (K,)
+            float64 on the host: all ``-inf`` where no latent that was drawn is
+            possible.
+
+        Raises:
+            ValueError: If a text cannot be scored; the error names the query.
+        """
+
+        def work(batch: Sequence[Text]) -> Tensor:
+            try:
+                return method.log_weights(self.whole(batch, purpose)).cpu()
+            except ValueError as err:
+                if len(batch) == 1:
+                    raise named(batch[0].query, err) from err
+                for text in batch:  # the error is of one of them
+                    work([text])
+                raise
+
+        for batch, log_w in self.in_batches(texts, method.num_samples, work):
+            if bar is not None:
+                bar.update(num_words(batch))
+            for text, row in zip(batch, log_w, strict=True):
+                yield text, row + text.log_spacing
+
+    def in_batches(
+        self,
+        texts: Sequence[Text],
+        num_samples: int,
+        work: Callable[[Sequence[Text]], T],
+    ) -> Iterator[tuple[Sequence[Text], T]]:
+        """Do work on batches of similar texts, in smaller ones where memory runs out.
+
+        Args:
+            texts: The texts.
+            num_samples: Latents of each.
+            work: The work on a batch, which can be done again.
+
+        Yields:
+            A batch and what came of it, longer texts first.
+
+        Raises:
+            ValueError: If a text by itself does not fit into memory; the error names
+                the query.
+        """
+        work = torch.inference_mode()(work)
+        return chain.from_iterable(
+            self.memory.in_batches(batch, len(batch), work, _size, self._refusal)
+            for batch in self._batches(texts, num_samples)
+        )
+
+    def _batches(self, texts: Sequence[Text], num_samples: int) -> Iterator[list[Text]]:
         """Cut into batches of similar length, the longest first."""
-        order = sorted(texts, key=lambda t: (-t.num_words, t.query.index))
+        order = sorted(texts, key=lambda text: (-text.num_words, text.query.index))
         while order:
-            longest = max(1, min(order[0].num_words, PIECE))
+            longest = max(1, _size(order[0]))
             size = self.batch_size or min(
                 self.max_batch_size,
                 max(1, DECISIONS // (longest * num_samples)),
@@ -75,32 +143,15 @@ class Evaluation:
             yield (batch := list(similar))
             order = order[len(batch) :]
 
-    def fitting(
-        self, texts: list[Text], work: Callable[[Sequence[Text]], T]
-    ) -> Iterator[tuple[Sequence[Text], T]]:
-        """Work on a batch, halving it where memory runs out.
-
-        Later batches are as small from the beginning.
-
-        Raises:
-            ValueError: If a single text does not fit; the error names the query.
-        """
-
-        def refusal(text: Text) -> ValueError:
-            return named(
-                text.query,
-                ValueError(
-                    f"{text.num_words} words with num_samples="
-                    f"{self.options.num_samples} do not fit into the memory of "
-                    f"{self.model.device}: give fewer samples or another device"
-                ),
-            )
-
-        def size(text: Text) -> int:
-            return min(text.num_words, PIECE)
-
-        work = torch.inference_mode()(work)
-        return self.memory.in_batches(texts, len(texts), work, size, refusal)
+    def _refusal(self, text: Text) -> ValueError:
+        return named(
+            text.query,
+            ValueError(
+                f"{text.num_words} words with num_samples={self.options.num_samples} "
+                f"do not fit into the memory of {self.model.device}: give fewer "
+                "samples or another device"
+            ),
+        )
 
     def collate(self, texts: Sequence[Text], *, contexts: bool = False) -> TokenBatch:
         """Return the words to be predicted, or those of the contexts, as a batch."""
@@ -120,16 +171,24 @@ class Evaluation:
         keys = self.keys(texts, purpose)
         return Texts(self.model, self.proposal, self.collate(texts), keys)
 
-    def going_on(
+    def continued(
         self, texts: Sequence[Text], batch: TokenBatch, starts: Sequence[int] = ()
     ) -> Texts:
-        """Return words of texts after those that they begin with, which may be none."""
+        """Return words that follow ``starts`` words of each text, or none."""
         return Texts(self.model, self.stepwise, batch, self.keys(texts), starts)
+
+    def read_contexts(
+        self, texts: Sequence[Text]
+    ) -> tuple[Weighted, TokenBatch | None]:
+        """Return the weighted latents of contexts, and the conditions of texts."""
+        batch = self.collate(texts, contexts=True)
+        begin = Particles.begin(len(texts), self.model.device)
+        read = self.method.extend(self.continued(texts, batch), begin)
+        return read, batch.given
 
     def conditions(self, texts: Sequence[Text]) -> list[tuple[int, ...]] | None:
         """Return what texts are conditional on; None: the model is not conditional."""
-        found = [text.condition for text in texts if text.condition is not None]
-        return found or None
+        return [t.condition for t in texts if t.condition is not None] or None
 
     def last(self, text: Text) -> int:
         """Return the word before a continuation."""
@@ -172,3 +231,13 @@ class Evaluation:
         """Return a progress bar."""
         title = f"latent likelihoods ({self.options.estimator})"
         return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)
+
+
+def num_words(texts: Sequence[Text]) -> int:
+    """Count the predicted words of texts, ends included."""
+    return sum(len(text.words) for text in texts)
+
+
+def _size(text: Text) -> int:
+    """Return the words of a text that are read at once."""
+    return min(text.num_words, PIECE)

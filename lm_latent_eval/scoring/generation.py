@@ -16,7 +16,6 @@ from lm_latent_eval.inference.streams import Streams, invert_cdf
 from lm_latent_eval.options import at_least_0, whole
 from lm_latent_eval.scoring.budget import announce
 from lm_latent_eval.scoring.evaluation import Evaluation
-from lm_latent_eval.scoring.likelihoods import read_contexts
 from lm_latent_eval.scoring.texts import Text, naming
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import Encoder
@@ -168,13 +167,13 @@ def generate(
     """
     evaluation.refuse_parts("the next word")
     words = [len(t.context) + options[t.query.index].max_tokens for t in texts]
-    announce([(evaluation.method, words)])
+    method = evaluation.method
+    announce([(method, words)])
     with evaluation.bar(len(texts), "generations") as bar:
-        for batch in evaluation.batches(texts, evaluation.method.num_samples):
-            write = partial(_written, evaluation, options)
-            for some, written in evaluation.fitting(batch, write):
-                yield from written
-                bar.update(len(some))
+        write, num_samples = partial(_written, evaluation, options), method.num_samples
+        for batch, written in evaluation.in_batches(texts, num_samples, write):
+            yield from written
+            bar.update(len(batch))
 
 
 def _written(
@@ -185,7 +184,7 @@ def _written(
     """Continue a batch of contexts, dropping finished ones."""
     found = []
     model, reader = evaluation.model, evaluation.reader
-    particles, given = read_contexts(evaluation, evaluation.method, texts)
+    particles, given = evaluation.read_contexts(texts)
     writing = [
         (
             text,
@@ -226,7 +225,7 @@ def _written(
             given=evaluation.conditions(now),
             device=model.device,
         )
-        going_on = evaluation.going_on(now, batch, starts)
+        going_on = evaluation.continued(now, batch, starts)
         particles = evaluation.method.extend(going_on, particles)
         rows = [row for row, (_, u) in enumerate(writing) if not u.finished]
         particles = particles.select(torch.tensor(rows))

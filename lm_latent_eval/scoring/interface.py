@@ -1,114 +1,138 @@
-"""The scoring interface: protocols of models and scorers of strings.
+"""The scoring interface: base classes of models and scorers of strings.
 
 There are two ways to offer it. A model of the latent interface (``latent.py``) offers
 p(x, z) and a proposal; ``Scorer`` scores it with every estimator. The other is for
 models that score strings their own way, whatever is inside them: a ``TextModel`` opens
 a directory, and its ``TextScorer`` answers queries with estimates. ``Scorer`` is one as
-well, and lm-eval's backend knows nothing else.
+well, and lm-eval's backend needs nothing else.
 
 Either kind of class joins under the ``model_type`` of its ``config.json`` as an entry
-point of the group ``lm_latent_eval.models``. Opening one warns about options that have
-no effect on it.
+point of the group ``lm_latent_eval.models``.
 """
 
 from __future__ import annotations
 
-import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 import torch
 
-from lm_latent_eval.estimators import Bound
-from lm_latent_eval.inference import estimator_class
-from lm_latent_eval.inference.unfolding import SearchedProposal
 from lm_latent_eval.latent import Normalization
-from lm_latent_eval.models import checkpoint, model_class, without_prefix
-from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.models.proposals import NoLatents
-from lm_latent_eval.options import one_of
-from lm_latent_eval.registry import ESTIMATORS
+from lm_latent_eval.options import OptionTable
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.generation import GenerationOptions
-from lm_latent_eval.scoring.options import (
-    OpeningOptions,
-    ScoringOptions,
-    parse_batch_size,
-    parse_device,
-    parse_dtype,
-)
-from lm_latent_eval.scoring.scorer import Scorer
+from lm_latent_eval.scoring.inside.latents import BestLatents
+from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
 from lm_latent_eval.scoring.texts import Query
 
 
-class TextScorer(Protocol):
+class TextScorer(ABC):
     """Answers queries about strings under one choice of settings."""
 
-    @property
-    def normalization(self) -> Normalization:
-        """Total of the probabilities of all texts."""
-        ...
+    normalization: Normalization
+    """Total of the probabilities of all texts."""
 
     @property
+    @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
         """Everything that numbers depend on besides the query, as JSON.
 
         ``model`` and ``checkpoint``, a name and a digest of its files, are among it.
         """
-        ...
 
     @property
+    @abstractmethod
     def about(self) -> dict[str, Any]:
         """Description of model and numbers for results, as JSON.
 
         The entries under ``latent_eval`` are read by ``lm-latent-eval explain``.
         """
-        ...
 
+    @abstractmethod
     def score_texts(self, queries: Sequence[Query], /) -> Iterator[Answer]:
-        """Yield log p of whole texts, in any order, as they are found.
+        """Yield log p of whole texts, in any order, as they are computed.
 
         Raises:
             MissedTextsError: When all others are answered, if texts have no number.
         """
-        ...
 
+    @abstractmethod
     def score_continuations(self, queries: Sequence[Query], /) -> Iterator[Answer]:
         """Yield log p of texts given their contexts, in any order."""
-        ...
 
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]], /
     ) -> Iterator[tuple[int, str]]:
-        """Yield index and continuation of every query's context."""
-        ...
+        """Yield index and continuation of every query's context. Optional."""
+        raise ValueError(f"{self._name} scores texts and generates none")
+
+    @property
+    def unknown_words(self) -> str:
+        """Charge of an unknown word, a policy of ``unk``; with ``score_regions``."""
+        raise NotImplementedError
+
+    def score_regions(
+        self, texts: Sequence[Regions], /
+    ) -> Iterator[tuple[int, list[RegionScore]]]:
+        """Yield the index of each text and the scores of its regions. Optional.
+
+        Each region has a probability after those before it.
+
+        Raises:
+            MissedTextsError: When all others are scored, if texts have no number.
+            ValueError: If a text cannot be scored; the error names the query.
+        """
+        raise ValueError(
+            f"{self._name} gives no probability of a word after the words before it. "
+            "Take a model that reads from left to right, or the whole text's log p by "
+            "`estimate`"
+        )
+
+    def best_latents(
+        self, queries: Sequence[Query], top: int, /
+    ) -> Iterator[BestLatents]:
+        """Yield the best latents of each text, sentence by sentence. Optional.
+
+        Raises:
+            ValueError: If the model has none, or a text cannot be scored.
+        """
+        raise ValueError(f"{self._name} shows none of its latents")
+
+    @property
+    def _name(self) -> str:
+        return f"latent_{self.fingerprint['model']}"
 
 
-@runtime_checkable
-class TextModel(Protocol):
+class TextModel(ABC):
     """A model that scores strings its own way: a class that opens directories."""
 
     @classmethod
+    @abstractmethod
     def open_directory(
         cls, directory: Path, *, dtype: torch.dtype | None, device: torch.device
     ) -> Self:
         """Open a directory, ready to evaluate.
 
         Args:
-            directory: Where ``config.json`` is.
+            directory: Folder of ``config.json``.
             dtype: Floating type to compute in; None is that of the files.
             device: Where to compute.
 
         Raises:
             ValueError: If the directory is incomplete or of another kind of model.
         """
-        ...
 
+    @classmethod
+    def options(cls) -> type[OptionTable] | None:
+        """Return the table of the options that ``scorer`` takes; None: it has none.
+
+        The documentation and ``lm-latent-eval estimate --option`` list it.
+        """
+        return None
+
+    @abstractmethod
     def scorer(
         self,
         options: Mapping[str, Any],
@@ -121,198 +145,12 @@ class TextModel(Protocol):
         """Choose settings.
 
         Args:
-            options: As a command line has them: strings or numbers, by name.
+            options: Strings or numbers by name, as a command line has them.
             batch_size: Texts scored together; None and ``auto`` are as many as memory
                 allows.
-            max_batch_size: The most that they take.
+            max_batch_size: The most texts that ``auto`` takes.
             quiet: Show no progress.
 
         Raises:
             ValueError: If there is no such option, or a value is impossible.
         """
-        ...
-
-
-@runtime_checkable
-class OffersOptions(Protocol):
-    """A model with a table of the options that its ``scorer`` takes.
-
-    The documentation and ``lm-latent-eval estimate --option`` list it.
-    """
-
-    @classmethod
-    def options(cls) -> type[Any]:
-        """Return their table: a dataclass, see ``lm_latent_eval.options``."""
-        ...
-
-
-def open_model(
-    path: str | Path,
-    *,
-    model: str | None = None,
-    revision: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    dtype: torch.dtype | None = None,
-    device: torch.device | str = "cpu",
-) -> Checkpoint | TextModel:
-    """Open a directory or hub repository through the interface that its model has.
-
-    Args:
-        path: The directory or repository.
-        model: The model's name, lm-eval's for it (``latent_kglm``) or
-            ``package.module:Class``; None is what is there.
-        revision: Of the repository: a commit, tag or branch.
-        options: Options for ``scorer_of``: errors in those of latent models are
-            raised before anything is loaded.
-        dtype: Floating type to compute in; None is that of the file.
-        device: Where to compute.
-
-    Raises:
-        ValueError: If there is no model, no such model, or it is incomplete.
-    """
-    directory = checkpoint.directory_of(path, revision)
-    model = model and without_prefix(model)
-    name = model or checkpoint.name_in(directory)
-    found = model_class(name) if name else None
-    if isinstance(found, type) and issubclass(found, TextModel):
-        return found.open_directory(directory, dtype=dtype, device=torch.device(device))
-    if name:
-        _parsed(options or {}, name)
-    return checkpoint.load_checkpoint(
-        directory, expected=model, dtype=dtype, device=device
-    )
-
-
-def scorer_of(
-    opened: Checkpoint | TextModel,
-    options: Mapping[str, Any],
-    *,
-    batch_size: int | str | None = None,
-    max_batch_size: int | str | None = None,
-    quiet: bool = False,
-) -> TextScorer:
-    """Choose settings of an opened model: see ``TextModel.scorer``.
-
-    Options of a latent model that have no effect on likelihoods are warned of, once a
-    process.
-    """
-    if not isinstance(opened, Checkpoint):
-        return opened.scorer(
-            options, batch_size=batch_size, max_batch_size=max_batch_size, quiet=quiet
-        )
-    parsed = _parsed(options, opened.name)
-    for names, why in _without_effect(parsed, opened.name, opened.model):
-        if idle := [name for name in names if name in options]:
-            _warn(f"{', '.join(idle)}: no effect on likelihoods, {why}")
-    if max_batch_size is not None and parse_batch_size(batch_size) is not None:
-        _warn(f"max_batch_size: no effect, batch_size={batch_size} is given")
-    return Scorer(
-        opened,
-        parsed,
-        batch_size=batch_size,
-        max_batch_size=max_batch_size,
-        quiet=quiet,
-    )
-
-
-def _parsed(options: Mapping[str, Any], name: str | None) -> ScoringOptions:
-    known = ScoringOptions.names()
-    if unknown := [option for option in options if option not in known]:
-        every = [*OpeningOptions.names(), *known]
-        near = get_close_matches(unknown[0], every, n=1)
-        raise ValueError(
-            f"{unknown[0]!r} is not an argument of latent_{name}; expected "
-            f"{', '.join(every)}{f' (did you mean {near[0]}?)' if near else ''}"
-        )
-    estimator = options.get("estimator")
-    if name and estimator not in (None, "") and str(estimator) not in ESTIMATORS:
-        one_of("estimator", estimator, model_class(name).estimators)
-    return ScoringOptions.parse(options)
-
-
-logger = logging.getLogger(__name__)
-
-_OF_DRAWS = ("num_samples", "proposal", "temperature", "seed", "max_samples", "bounds")
-_UNTEMPERED = {("kglm", "adapted"), ("rnng", "crf")}
-"""Model and proposal whose beams are the same at every temperature: they rank by p, or
-by scores of whole latents, whose order no division changes."""
-
-
-def _without_effect(
-    options: ScoringOptions, model: str, latent_lm: Pretrained
-) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield names of options, and why they have no effect."""
-    estimator = options.estimator or latent_lm.estimators[0]
-    does = estimator_class(estimator)
-    if does.bound is Bound.EXACT:
-        yield _OF_DRAWS, "which are exact: nothing is drawn"
-        return
-    if isinstance(latent_lm.proposal(None, 1.0), NoLatents):
-        yield _OF_DRAWS, f"latent_{model} has no latents"
-        return
-    if options.target_stderr is None:
-        yield ("max_samples",), "it bounds what target_stderr chooses: give that, too"
-    if options.bounds == "both" and not does.checks:
-        why = f"an upper bound comes with an error, and estimator={estimator} has none"
-        yield ("bounds",), why
-    if does.own_proposal and isinstance(
-        latent_lm.proposal(None, 1.0), SearchedProposal
-    ):
-        why = f"estimator={estimator} searches by {latent_lm.proposal_names[0]}"
-        yield ("proposal", "temperature"), why
-    if not does.seeded:
-        yield ("seed",), f"estimator={estimator} draws nothing"
-        proposal = options.proposal or latent_lm.proposal_names[0]
-        if (model, proposal) in _UNTEMPERED:
-            yield ("temperature",), f"searches by {proposal} do not depend on it"
-
-
-@cache
-def _warn(message: str) -> None:
-    logger.warning("%s", message)
-
-
-@dataclass(frozen=True)
-class Opening:
-    """Arguments with which a command, or each of its workers, opens its scorer."""
-
-    checkpoint: str
-    """A path or repository, one that every machine has."""
-    options: dict[str, Any]
-    model: str | None = None
-    revision: str | None = None
-    batch_size: int | str | None = None
-    max_batch_size: int | str | None = None
-    device: str | None = None
-    dtype: str | None = None
-
-    @property
-    def needs_gpu(self) -> bool:
-        """Whether each worker is to have one for itself."""
-        device = self.device or parse_device(None).type
-        return device.startswith("cuda")
-
-    def scorer(self, *, quiet: bool = True) -> TextScorer:
-        """Load the model.
-
-        Args:
-            quiet: Show no progress.
-
-        Raises:
-            ValueError: If there is none, or a setting is impossible.
-        """
-        opened = open_model(
-            self.checkpoint,
-            model=self.model,
-            revision=self.revision,
-            options=self.options,
-            dtype=parse_dtype(self.dtype),
-            device=parse_device(self.device),
-        )
-        return scorer_of(
-            opened,
-            self.options,
-            batch_size=self.batch_size,
-            max_batch_size=self.max_batch_size,
-            quiet=quiet,
-        )

@@ -1,167 +1,90 @@
-"""log p-hat of whole texts and of continuations, and whether these are greedy."""
+"""Log p-hat of whole texts and of continuations, and whether these are greedy."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from lm_latent_eval.estimators import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.choices import first_of_best
-from lm_latent_eval.inference import (
-    Estimator,
-    ImportanceSampling,
-    Mixed,
-    consistency,
-)
+from lm_latent_eval.inference import Estimator, consistency
 from lm_latent_eval.inference.interface import Texts, Weighted
-from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.latent import offers
 from lm_latent_eval.scoring.answer import Answer, Missed
-from lm_latent_eval.scoring.budget import announce, is_much, recommend
-from lm_latent_eval.scoring.evaluation import Evaluation
-from lm_latent_eval.scoring.texts import Text, named
+from lm_latent_eval.scoring.budget import announce
+from lm_latent_eval.scoring.evaluation import Evaluation, num_words
+from lm_latent_eval.scoring.texts import Text
 from lm_latent_eval.text.batch import TokenBatch
 
-UNSEEN = tqdm(total=0, disable=True)
-"""A progress bar that shows nothing."""
-FEW, FEW_SAMPLES = 10, 100
-"""Texts, and samples of each, that say how many samples a long run is worth."""
-
-
-@dataclass(frozen=True)
-class WholeTexts:
-    """Estimates whole texts, their ends included."""
-
-    evaluation: Evaluation
-
-    def parts(self, texts: list[Text], missed: Missed) -> Iterator[tuple[Text, Answer]]:
-        """Estimate texts, those without words among them, and show progress.
-
-        Args:
-            texts: As ``cut.whole`` returns them.
-            missed: Collects those of which no latent was found.
-
-        Raises:
-            ValueError: If a text cannot be scored; the error names the query.
-        """
-        worded = [text for text in texts if text.words]
-        self._recommend(worded)
-        name = self.evaluation.options.estimator or ""
-        for text in texts:
-            if not text.words:  # a document without sentences
-                known = Estimate.exact(text.log_spacing, num_tokens=0, estimator=name)
-                if self._bounds_both:
-                    known = known.bounded_above(known)
-                yield text, Answer.of(text, known)
-        groups = list(self.evaluation.budget.spend(worded, self._pilot))
-        words = sum(_num_words(group) for _, group in groups)
-        with self.evaluation.bar(words, "words") as bar:
-            spent: dict[str, int] = {}
-            for method, group in groups:
-                for text, log_w in self.draw(method, group, "", bar):
-                    spent.setdefault(text.name, self.evaluation.budget.pilot)
-                    with missed.aside(text.query):
-                        yield self._part(method, text, log_w, spent, bar)
-
-    @property
-    def _bounds_both(self) -> bool:
-        return self.evaluation.options.bounds == "both"
-
-    def _pilot(
-        self, method: Estimator, texts: list[Text], purpose: str
-    ) -> Iterator[tuple[Text, Tensor]]:
-        """Weigh texts in a pilot, and show progress."""
-        with self.evaluation.bar(_num_words(texts), "words of pilots") as bar:
-            yield from self.draw(method, texts, purpose, bar)
-
-    def _part(
-        self,
-        method: Estimator,
-        text: Text,
-        log_w: Tensor,
-        spent: dict[str, int],
-        bar: tqdm,
-    ) -> tuple[Text, Answer]:
-        estimate = _not_exact_by_draws(method, method.estimate(log_w, len(text.words)))
-        if self._bounds_both and estimate.bound is Bound.EXACT:
-            estimate = estimate.bounded_above(estimate)
-        elif self._bounds_both and estimate.stderr is not None:
-            _expect(bar, len(text.words))
-            [(_, others)] = self.draw(method, [text], "psi", bar)
-            with suppress(MissedSupportError):  # then there is no bound
-                other = method.estimate(others, len(text.words))
-                estimate = estimate.bounded_above(other)
-            spent[text.name] += method.num_samples + method.beside
-        spent[text.name] += method.beside
-        return text, Answer.of(text, estimate, pilot=spent[text.name])
-
-    def draw(
-        self,
-        method: Estimator,
-        texts: list[Text],
-        purpose: str = "",
-        bar: tqdm = UNSEEN,
-    ) -> Iterator[tuple[Text, Tensor]]:
-        """Yield log-weights of whole texts (of a beam log p(x, z)), as they are found.
-
-        Args:
-            method: The estimator.
-            texts: As ``cut.whole`` returns them, none without words.
-            purpose: What the random numbers are for.
-            bar: Shows how many words are read.
-
-        Returns:
-            Pairs of a text and nats of shape (K,), float64; all ``-inf`` where nothing
-            that was drawn is possible.
-
-        Raises:
-            ValueError: If a text cannot be scored; the error names the query.
-        """
-        weigh = partial(self._log_weights, method, purpose)
-        for batch in self.evaluation.batches(texts, method.num_samples):
-            for some, log_w in self.evaluation.fitting(batch, weigh):
-                bar.update(_num_words(some))
-                for text, row in zip(some, log_w, strict=True):
-                    yield text, row + text.log_spacing
-
-    def _log_weights(
-        self, method: Estimator, purpose: str, texts: Sequence[Text]
-    ) -> Tensor:
-        """Weigh the latents of whole texts, (B, K), on the CPU."""
-        try:
-            return method.log_weights(self.evaluation.whole(texts, purpose)).cpu()
-        except ValueError as err:
-            if len(texts) == 1:
-                raise named(texts[0].query, err) from err
-            for text in texts:  # whose fault is it?
-                self._log_weights(method, purpose, [text])
-            raise
-
-    def _recommend(self, texts: list[Text]) -> None:
-        """Before a long run, log the number of samples that some of its texts need."""
-        method, apart = self.evaluation.method, len(texts) // FEW
-        if not isinstance(method, ImportanceSampling | Mixed):
-            return
-        if not (apart and is_much(method, [len(t.words) for t in texts])):
-            return
-        small = replace(method, num_samples=min(method.num_samples, FEW_SAMPLES))
-        few = self.draw(small, texts[::apart][:FEW], "recommend")
-        estimates = []
-        for text, log_w in few:
-            with suppress(MissedSupportError):  # said where the text is scored
-                estimates.append(small.estimate(log_w, len(text.words)))
-        if estimates:
-            recommend(estimates, len(texts))
-
-
 logger = logging.getLogger(__name__)
+
+
+def whole_texts(
+    evaluation: Evaluation, texts: Sequence[Text], missed: Missed
+) -> Iterator[tuple[Text, Answer]]:
+    """Estimate whole texts, their ends included, and show progress.
+
+    Args:
+        evaluation: The model and its settings.
+        texts: Texts as ``Cutter.whole`` returns them.
+        missed: Collects texts of which no latent was found.
+
+    Raises:
+        ValueError: If a text cannot be scored; the error names the query.
+    """
+    options, worded = evaluation.options, [text for text in texts if text.words]
+    both = options.bounds == "both"
+    for text in texts:
+        if not text.words:  # a document without sentences
+            estimate = Estimate.exact(
+                text.log_spacing, num_tokens=0, estimator=options.estimator or ""
+            )
+            yield (
+                text,
+                Answer.of(text, estimate.bounded_above(estimate) if both else estimate),
+            )
+    has_pilots = options.target_stderr is not None
+    with (
+        evaluation.bar(num_words(worded), "words of pilots")
+        if has_pilots
+        else nullcontext()
+    ) as bar:
+        weigh = partial(evaluation.weigh, bar=bar)
+        groups = [*evaluation.budget.spend(worded, weigh)]
+    with evaluation.bar(num_words(worded) * (1 + both), "words") as bar:
+        for method, group in groups:
+            for text, log_w in evaluation.weigh(method, group, bar=bar):
+                with missed.aside(text.query):
+                    estimate = _estimate(method, text, log_w)
+                    if both:
+                        estimate = _bounded_above(evaluation, method, text, estimate)
+                        bar.update(len(text.words))
+                    yield text, Answer.of(text, estimate)
+
+
+def _estimate(method: Estimator, text: Text, log_w: Tensor) -> Estimate:
+    return _not_exact_by_draws(method, method.estimate(log_w, len(text.words)))
+
+
+def _bounded_above(
+    evaluation: Evaluation, method: Estimator, text: Text, estimate: Estimate
+) -> Estimate:
+    """Return an estimate with an upper bound from draws of its own, if there is one."""
+    if estimate.bound is Bound.EXACT:
+        return estimate.bounded_above(estimate)
+    if estimate.stderr is not None:
+        [(_, log_w)] = evaluation.weigh(method, [text], "psi")
+        with suppress(MissedSupportError):  # then there is no bound
+            psi = method.estimate(log_w, len(text.words))
+            return estimate.bounded_above(psi)
+    return estimate
 
 
 def _not_exact_by_draws(method: Estimator, estimate: Estimate) -> Estimate:
@@ -182,32 +105,12 @@ def _not_exact_by_draws(method: Estimator, estimate: Estimate) -> Estimate:
     return estimate
 
 
-def _num_words(texts: Sequence[Text]) -> int:
-    return sum(len(text.words) for text in texts)
-
-
-def _expect(bar: tqdm, words: int) -> None:
-    """Add words to a progress bar's total."""
-    bar.total += words
-    bar.refresh()
-
-
-def read_contexts(
-    evaluation: Evaluation, method: Estimator, texts: Sequence[Text]
-) -> tuple[Weighted, TokenBatch | None]:
-    """Return the weighted latents of contexts, and what texts are conditional on."""
-    batch = evaluation.collate(texts, contexts=True)
-    begin = Particles.begin(len(texts), evaluation.model.device)
-    read = method.extend(evaluation.going_on(texts, batch), begin)
-    return read, batch.given
-
-
 @dataclass(frozen=True)
-class Read:
-    """Contexts that were read."""
+class ReadContexts:
+    """B contexts that were read."""
 
-    place: dict[Hashable, int]
-    """Which of the B each is."""
+    row: dict[Hashable, int]
+    """Row of each context by ``Text.given``."""
     particles: Weighted
     likely: Tensor
     """The most probable word after each, on the host, (B,): -1, which is none, of a
@@ -215,169 +118,150 @@ class Read:
 
     def of(self, texts: Sequence[Text]) -> tuple[Weighted, Tensor]:
         """Return particles and most probable word of each text's context."""
-        index = torch.tensor([self.place[text.given] for text in texts])
+        index = torch.tensor([self.row[text.given] for text in texts])
         return self.particles.select(index), self.likely[index]
 
 
-@dataclass(frozen=True)
-class Weighed:
-    """A continuation with its weights."""
+class WeightedContinuation(NamedTuple):
+    """Rows of weights of a continuation, as its estimator reads them."""
 
-    text: Text
     whole: Tensor
-    """Of context and continuation, a row as its estimator reads it."""
-    prefix: Tensor
-    """Of the context."""
+    """Row of context and continuation."""
+    context: Tensor
     is_greedy: bool
 
 
-@dataclass(frozen=True)
-class Continuations:
-    """Estimates texts after their contexts, each of which is read once."""
+def continuations(
+    evaluation: Evaluation, texts: Sequence[Text], missed: Missed
+) -> Iterator[tuple[Text, Answer]]:
+    """Estimate texts after their contexts, each of which is read once.
 
-    evaluation: Evaluation
+    Args:
+        evaluation: The model and its settings.
+        texts: Texts as ``Cutter.continuation`` returns them.
+        missed: Collects texts of which no latent was found.
 
-    def parts(self, texts: list[Text], missed: Missed) -> Iterator[tuple[Text, Answer]]:
-        """Estimate continuations.
-
-        Args:
-            texts: As ``cut.continuation`` returns them.
-            missed: Collects those of which no latent was found.
-
-        Raises:
-            ValueError: If the model is unnormalised, or a text cannot be scored.
-        """
-        self.evaluation.refuse_parts("a continuation after its context")
-        if self.evaluation.options.target_stderr is not None:
-            logger.warning(
-                "target_stderr is for whole texts: continuations take num_samples=%d",
-                self.evaluation.options.num_samples,
-            )
-        method = self.evaluation.method
-        with self.evaluation.bar(0, "words") as bar:
-            _expect(bar, _num_words(texts))
-            contexts = {text.given: text for text in texts}
-            _expect(bar, sum(len(text.context) for text in contexts.values()))
-            for rows in self._weighed(method, texts, bar):
-                yield from self._answers(method, rows, missed)
-
-    @staticmethod
-    def _answers(
-        method: Estimator, rows: list[Weighed], missed: Missed
-    ) -> Iterator[tuple[Text, Answer]]:
-        """Estimate the continuations of a context."""
-        for row in rows:
-            text, log_w = row.text, row.whole + row.text.log_spacing
-            with missed.aside(text.query):
-                if text.condition is None:
-                    estimate = method.difference(log_w, row.prefix, len(text.words))
-                else:  # what is given has no probability, so this is a bound
-                    estimate = method.estimate(log_w, len(text.words))
-                estimate = _not_exact_by_draws(method, estimate)
-                beside = method.beside
-                yield (
-                    text,
-                    Answer.of(text, estimate, is_greedy=row.is_greedy, pilot=beside),
-                )
-
-    def _weighed(
-        self, method: Estimator, texts: list[Text], bar: tqdm
-    ) -> Iterator[list[Weighed]]:
-        """Weigh continuations, those of each context together."""
-        announce([(method, [text.num_words for text in texts])], stepwise=True)
-        shared: dict[Hashable, list[Text]] = {}
-        for text in texts:
-            shared.setdefault(text.given, []).append(text)
-        contexts = [group[0] for group in shared.values()]
-        for batch in self.evaluation.batches(contexts, method.num_samples):
-            reading = partial(self._read, method)
-            for some, read in self.evaluation.fitting(batch, reading):
-                bar.update(sum(len(text.context) for text in some))
-                # Continuations in batches of their own, with their contexts' state.
-                after = [text for each in some for text in shared[each.given]]
-                found: dict[Hashable, list[Weighed]] = {}
-                go_on = partial(self._continue, method, read)
-                for part in self.evaluation.batches(after, method.num_samples):
-                    for ended, rows in self.evaluation.fitting(part, go_on):
-                        bar.update(_num_words(ended))
-                        for row in rows:
-                            found.setdefault(row.text.given, []).append(row)
-                yield from found.values()
-
-    def _read(self, method: Estimator, contexts: Sequence[Text]) -> Read:
-        """Read contexts, and predict the word after each."""
-        words = [len(context.context) for context in contexts]
-        particles, given = read_contexts(self.evaluation, method, contexts)
-        last = [self.evaluation.last(context) for context in contexts]
-        place = {context.given: b for b, context in enumerate(contexts)}
-        keys = self.evaluation.keys(contexts)
-        likely = self._most_probable(last, particles, given, keys, words)
-        return Read(place, particles, likely)
-
-    def _continue(
-        self, method: Estimator, read: Read, texts: Sequence[Text]
-    ) -> list[Weighed]:
-        """Weigh continuations under their contexts' latents."""
-        before, likely = read.of(texts)
-        batch = self.evaluation.collate(texts)
-        starts = [len(text.context) for text in texts]
-        going_on = self.evaluation.going_on(texts, batch, starts)
-        after = method.extend(going_on, before)
-        greedy = self._are_greedy(method, going_on, before, likely)
-        rows = zip(
-            texts, after.log_w.cpu(), before.log_w.cpu(), greedy.tolist(), strict=True
+    Raises:
+        ValueError: If the model is unnormalised, or a text cannot be scored.
+    """
+    evaluation.refuse_parts("a continuation after its context")
+    options, method = evaluation.options, evaluation.method
+    if options.target_stderr is not None:
+        logger.warning(
+            "target_stderr is for whole texts: continuations take num_samples=%d",
+            options.num_samples,
         )
-        return [Weighed(*row) for row in rows]
+    announce([(method, [text.num_words for text in texts])], stepwise=True)
+    shared: dict[Hashable, list[Text]] = {}
+    for text in texts:
+        shared.setdefault(text.given, []).append(text)
+    contexts = [group[0] for group in shared.values()]
+    total = num_words(texts) + sum(len(text.context) for text in contexts)
+    read, num_samples = partial(_read, evaluation), method.num_samples
+    with evaluation.bar(total, "words") as bar:
+        for batch, before in evaluation.in_batches(contexts, num_samples, read):
+            bar.update(sum(len(text.context) for text in batch))
+            # Continuations in batches of their own, with their contexts' state.
+            after = [text for context in batch for text in shared[context.given]]
+            weigh = partial(_continue, evaluation, before)
+            for group, rows in evaluation.in_batches(after, num_samples, weigh):
+                bar.update(num_words(group))
+                for text, row in zip(group, rows, strict=True):
+                    with missed.aside(text.query):
+                        estimate = _after_context(method, text, row)
+                        yield (
+                            text,
+                            Answer.of(text, estimate, is_greedy=row.is_greedy),
+                        )
 
-    def _are_greedy(
-        self,
-        method: Estimator,
-        texts: Texts,
-        particles: Weighted,
-        likely: Tensor,
-    ) -> Tensor:
-        """Compare continuations with the estimated marginals, token by token.
 
-        Only those are read on that have been greedy so far: most end at once.
-        """
-        targets, length = texts.batch.on_host
-        greedy = torch.ones_like(length, dtype=torch.bool)
-        (rows,) = (length > 0).nonzero(as_tuple=True)
-        particles, likely = particles.select(rows), likely[rows]
-        for t in range(int(length.max())):
-            target = targets[rows, t]
-            # The unknown word is many words: its probability is no argument for one.
-            greedy[rows] = target == likely
-            if self.evaluation.reader.unknown is not None:
-                greedy[rows] &= target != self.evaluation.reader.unknown
-            (on,) = (greedy[rows] & (length[rows] > t + 1)).nonzero(as_tuple=True)
-            if not len(on):
-                break
-            rows = rows[on]
-            piece = texts.select(rows).piece(t, t + 1)
-            particles = method.extend(piece, particles.select(on))
-            after = [start + 1 for start in piece.starts]
-            likely = self._most_probable(
-                targets[rows, t], particles, piece.batch.given, piece.keys, after
-            )
-        return greedy
+def _after_context(
+    method: Estimator, text: Text, row: WeightedContinuation
+) -> Estimate:
+    log_w = row.whole + text.log_spacing
+    if text.condition is not None:  # it has no probability, so this is a bound
+        return _estimate(method, text, log_w)
+    estimate = method.difference(log_w, row.context, len(text.words))
+    return _not_exact_by_draws(method, estimate)
 
-    def _most_probable(
-        self,
-        last: Tensor | Sequence[int],
-        particles: Weighted,
-        given: TokenBatch | None,
-        keys: Sequence[int],
-        starts: Sequence[int],
-    ) -> Tensor:
-        """Return the most probable word after each text, whose last word is ``last``.
 
-        Both are on the host; see ``Read`` for a model that predicts none.
-        """
-        model = self.evaluation.model
-        if not offers(model, "next_token"):
-            return torch.full((len(last),), -1)
-        inputs = torch.as_tensor(last, device=model.device)
-        read = particles.ahead(model, inputs, given)
-        predicted = read.next_token(model, keys, starts)
-        return first_of_best(predicted).cpu()
+def _read(evaluation: Evaluation, contexts: Sequence[Text]) -> ReadContexts:
+    """Read contexts, and predict the word after each."""
+    particles, given = evaluation.read_contexts(contexts)
+    likely = _most_probable(
+        evaluation,
+        [evaluation.last(context) for context in contexts],
+        particles,
+        given,
+        evaluation.keys(contexts),
+        [len(context.context) for context in contexts],
+    )
+    row = {context.given: b for b, context in enumerate(contexts)}
+    return ReadContexts(row, particles, likely)
+
+
+def _continue(
+    evaluation: Evaluation, read: ReadContexts, texts: Sequence[Text]
+) -> list[WeightedContinuation]:
+    """Weigh continuations under their contexts' latents."""
+    before, likely = read.of(texts)
+    starts = [len(text.context) for text in texts]
+    batch = evaluation.continued(texts, evaluation.collate(texts), starts)
+    after = evaluation.method.extend(batch, before)
+    greedy = _are_greedy(evaluation, batch, before, likely)
+    rows = zip(after.log_w.cpu(), before.log_w.cpu(), greedy.tolist(), strict=True)
+    return [WeightedContinuation(*row) for row in rows]
+
+
+def _are_greedy(
+    evaluation: Evaluation, texts: Texts, particles: Weighted, likely: Tensor
+) -> Tensor:
+    """Compare continuations with the estimated marginals, token by token.
+
+    Only continuations that have been greedy so far are read on: most end at once.
+    """
+    targets, length = texts.batch.on_host
+    greedy = torch.ones_like(length, dtype=torch.bool)
+    (rows,) = (length > 0).nonzero(as_tuple=True)
+    particles, likely = particles.select(rows), likely[rows]
+    for t in range(int(length.max())):
+        target = targets[rows, t]
+        # The unknown word is many words: its probability is no argument for one.
+        greedy[rows] = target == likely
+        if evaluation.reader.unknown is not None:
+            greedy[rows] &= target != evaluation.reader.unknown
+        (on,) = (greedy[rows] & (length[rows] > t + 1)).nonzero(as_tuple=True)
+        if not len(on):
+            break
+        rows = rows[on]
+        piece = texts.select(rows).piece(t, t + 1)
+        particles = evaluation.method.extend(piece, particles.select(on))
+        likely = _most_probable(
+            evaluation,
+            targets[rows, t],
+            particles,
+            piece.batch.given,
+            piece.keys,
+            [start + 1 for start in piece.starts],
+        )
+    return greedy
+
+
+def _most_probable(
+    evaluation: Evaluation,
+    last: Tensor | Sequence[int],
+    particles: Weighted,
+    given: TokenBatch | None,
+    keys: Sequence[int],
+    starts: Sequence[int],
+) -> Tensor:
+    """Return the most probable word after each text, whose last word is ``last``.
+
+    Both are on the host; see ``ReadContexts`` for a model that predicts none.
+    """
+    model = evaluation.model
+    if not offers(model, "next_token"):
+        return torch.full((len(last),), -1)
+    inputs = torch.as_tensor(last, device=model.device)
+    ahead = particles.ahead(model, inputs, given)
+    return first_of_best(ahead.next_token(model, keys, starts)).cpu()

@@ -24,12 +24,8 @@ from lm_latent_eval.options import at_least_0, whole
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError, noting_progress
 from lm_latent_eval.scoring.generation import MOST_TOKENS, GenerationOptions
 from lm_latent_eval.scoring.inside import surprisal
-from lm_latent_eval.scoring.interface import (
-    TextModel,
-    TextScorer,
-    open_model,
-    scorer_of,
-)
+from lm_latent_eval.scoring.interface import TextModel, TextScorer
+from lm_latent_eval.scoring.opening import open_model, scorer_of
 from lm_latent_eval.scoring.options import (
     OpeningOptions,
     ScoringOptions,

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
-import torch
 
 from lm_latent_eval import parquet
 from lm_latent_eval.estimators import Bound, Estimate
@@ -46,17 +45,13 @@ TYPES = {
     "stderr": pa.float64(),
     "draws_stderr": pa.float64(),
     "draws_degrees": pa.float64(),
-    "unseen": pa.float64(),
     "upper": pa.float64(),
     "at_least": pa.float64(),
     "at_most": pa.float64(),
     "effective_sample_size": pa.float64(),
     "pareto_k": pa.float64(),
     "histories": pa.int64(),
-    "evaluations": pa.int64(),
     "sentences": pa.int64(),
-    "log_sum_weights": pa.float64(),
-    "log_sum_squared_weights": pa.float64(),
     "stream": pa.string(),
     "unknown_words_not_spelled": pa.int64(),
     "gaps_not_charged": pa.int64(),
@@ -110,24 +105,9 @@ _LARGEST = 2**50
 
 def row_of(answer: Answer) -> Row:
     """Describe an answer by the columns of a record."""
-    known = {**vars(answer.estimate), **vars(answer), **_sums(answer)}
-    found = {_COLUMN.get(name, name): value for name, value in known.items()}
-    return {name: found[name] for name in TYPES} | {"bound": str(found["bound"])}
-
-
-def _sums(answer: Answer) -> dict[str, float | None]:
-    """Return log sum w and log sum w^2 of K weights, nats.
-
-    With K they suffice for estimate, effective sample size and draws' error of an
-    importance sample need. None for what has no weights of its own, as a beam or a
-    product of sentences.
-    """
-    weights = answer.estimate.log_weights if answer.sentences == 1 else ()
-    log_w = torch.tensor(weights, dtype=torch.float64)
-    return {
-        "log_sum_weights": log_w.logsumexp(0).item() if weights else None,
-        "log_sum_squared_weights": (2 * log_w).logsumexp(0).item() if weights else None,
-    }
+    values = {**vars(answer.estimate), **vars(answer)}
+    row = {_COLUMN.get(name, name): value for name, value in values.items()}
+    return {name: row[name] for name in TYPES} | {"bound": str(row["bound"])}
 
 
 def answer_of(row: dict[str, Any]) -> Answer:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
-from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference import consistency, estimator_class
 from lm_latent_eval.inference.unfolding import SearchedProposal
 from lm_latent_eval.latent import Normalization, offers
@@ -32,7 +32,8 @@ from lm_latent_eval.scoring.generation import GenerationOptions, generate
 from lm_latent_eval.scoring.inside.latents import BestLatents, best_latents
 from lm_latent_eval.scoring.inside.prefixes import Prefixes, divided
 from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
-from lm_latent_eval.scoring.likelihoods import Continuations, WholeTexts
+from lm_latent_eval.scoring.interface import TextScorer
+from lm_latent_eval.scoring.likelihoods import continuations, whole_texts
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
 from lm_latent_eval.text.files import digest
@@ -48,7 +49,7 @@ UNITS = {
 """Event of a log-likelihood that is not that of a whole text with its end."""
 
 
-class Scorer:
+class Scorer(TextScorer):
     """Scores queries with one model, proposal and estimator."""
 
     def __init__(
@@ -76,6 +77,7 @@ class Scorer:
         """
         self.checkpoint = checkpoint
         self.model: Pretrained = checkpoint.model
+        self.normalization = self.model.normalization
         estimator = options.estimator or self.model.estimators[0]
         # Whatever latents are drawn from, they are searched for by what knows p best.
         best = proposal_named(self.model)
@@ -124,14 +126,8 @@ class Scorer:
             or MOST_TEXTS,
             quiet=quiet,
         )
-        self.whole_texts = WholeTexts(self.evaluation)
         classes = (type(self.model), type(self.proposal))
         self._trusted = all(c.__module__.startswith(consistency.OURS) for c in classes)
-
-    @property
-    def normalization(self) -> Normalization:
-        """Total of the probabilities of all texts."""
-        return self.model.normalization
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -218,7 +214,7 @@ class Scorer:
             MissedTextsError: At the end, if an estimator found no latent of a text.
             ValueError: If a text cannot be scored; the error names the query.
         """
-        return self._answers(queries, self.cut.whole, self.whole_texts.parts)
+        return self._answers(queries, self.cut.whole, whole_texts)
 
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Yield log p-hat of texts after their contexts, as they are found.
@@ -229,13 +225,12 @@ class Scorer:
         """
         if self.options.bounds == "both" and queries:
             logger.warning("bounds: no effect on continuations, which nothing bounds")
-        parts = Continuations(self.evaluation).parts
-        return self._answers(queries, self.cut.continuation, parts)
+        return self._answers(queries, self.cut.continuation, continuations)
 
     def score_regions(
         self, texts: Sequence[Regions]
     ) -> Iterator[tuple[int, list[RegionScore]]]:
-        """Yield log p-hat of each region of texts: see ``ScoresRegions``.
+        """Yield log p-hat of each region of texts: see ``TextScorer``.
 
         Raises:
             MissedTextsError: At the end, if an estimator found no latent of a text.
@@ -249,7 +244,7 @@ class Scorer:
         missed.tell()
 
     def best_latents(self, queries: Sequence[Query], top: int) -> Iterator[BestLatents]:
-        """Yield the most probable latents of each text: see ``FindsLatents``.
+        """Yield the most probable latents of each text: see ``TextScorer``.
 
         Raises:
             ValueError: If the model has no latents, or a text cannot be scored.
@@ -300,29 +295,31 @@ class Scorer:
         self,
         queries: Sequence[Query],
         cut: Callable[[Query], list[Text]],
-        estimated: Callable[[list[Text], Missed], Iterator[tuple[Text, Answer]]],
+        estimate: Callable[
+            [Evaluation, list[Text], Missed], Iterator[tuple[Text, Answer]]
+        ],
     ) -> Iterator[Answer]:
         """Cut queries into sentences, and put the answers of each together."""
         texts = [text for query in queries for text in cut(query)]
         self._check(texts)
         missed = Missed(queries)
-        missing = Counter(text.query.index for text in texts)
-        found: dict[int, dict[int, Answer]] = {}
-        for text, part in estimated(texts, missed):
+        sentences = Counter(text.query.index for text in texts)
+        parts: defaultdict[int, dict[int, Answer]] = defaultdict(dict)
+        for text, part in estimate(self.evaluation, texts, missed):
             query = text.query
-            together = found.setdefault(query.index, {})
-            together[text.sentence] = part
-            if len(together) == missing[query.index]:
-                del found[query.index]
-                answer = Answer.product([together[n] for n in sorted(together)])
-                bound = answer.estimate.bound
-                if self.model.normalization is Normalization.UNNORMALISED:
-                    bound = Bound.UNNORMALISED
-                estimate = replace(
-                    answer.estimate,
-                    bound=bound,
-                    upper=None if bound is Bound.NONE else answer.estimate.upper,
-                )
+            parts[query.index][text.sentence] = part
+            if len(parts[query.index]) == sentences[query.index]:
+                ordered = [part for _, part in sorted(parts.pop(query.index).items())]
+                answer = Answer.product(ordered)
                 stream = f"{self.options.seed}/{query.name}"
-                yield replace(answer, estimate=estimate, stream=stream)
+                yield replace(answer, estimate=self._told(answer), stream=stream)
         missed.tell()
+
+    def _told(self, answer: Answer) -> Estimate:
+        """Return an estimate whose bound is one of the model's and of a product."""
+        bound, upper = answer.estimate.bound, answer.estimate.upper
+        if self.normalization is Normalization.UNNORMALISED:
+            bound = Bound.UNNORMALISED
+        if bound is Bound.NONE:
+            upper = None
+        return replace(answer.estimate, bound=bound, upper=upper)

@@ -39,7 +39,7 @@ from lm_latent_eval.scoring.files import (
     settings_of,
     texts_of,
 )
-from lm_latent_eval.scoring.interface import Opening
+from lm_latent_eval.scoring.opening import Opening
 from lm_latent_eval.scoring.records import row_of
 from lm_latent_eval.text.corpora import TextFile
 

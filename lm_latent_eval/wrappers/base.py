@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -12,18 +12,18 @@ import torch
 from tqdm import tqdm
 
 from lm_latent_eval.estimators import MissedSupportError
-from lm_latent_eval.latent import Normalization
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.options import OptionTable
+from lm_latent_eval.scoring.interface import TextModel, TextScorer
 from lm_latent_eval.scoring.options import parse_batch_size
 
 logger = logging.getLogger(__name__)
 
 OptionsT = TypeVar("OptionsT", bound=OptionTable)
-ScorerT = TypeVar("ScorerT", covariant=True)
+ScorerT = TypeVar("ScorerT", bound=TextScorer, covariant=True)
 
 
-class NetworkModel(ABC, Generic[OptionsT, ScorerT]):
+class NetworkModel(TextModel, Generic[OptionsT, ScorerT]):
     """A ``TextModel`` over a network of transformers."""
 
     auto_class: ClassVar[Any]
@@ -93,15 +93,13 @@ class NetworkModel(ABC, Generic[OptionsT, ScorerT]):
         """
 
 
-class NetworkScorer:
+class NetworkScorer(TextScorer):
     """Base class of a ``TextScorer`` over a network."""
 
     name: ClassVar[str]
     """Of the model."""
     network: Any
     """Has a ``digest``, and what results say of it (``about``)."""
-    normalization: Normalization
-    """Total of the probabilities of all texts."""
     settings: dict[str, Any]
     """All that a number depends on but network and query, as JSON."""
     described: dict[str, Any]

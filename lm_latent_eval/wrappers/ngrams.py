@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import dropwhile, islice, takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.files import file_digest, one_line
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.registry import require
 from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.files import digest
 
@@ -60,8 +61,8 @@ class Step:
     after: Any
 
 
-class NGramScorer:
-    """``TextScorer`` of an n-gram model.
+class NGramScorer(TextScorer):
+    """Scorer of strings by an n-gram model.
 
     Raises:
         ModuleNotFoundError: If ``kenlm`` is not installed; names the extra.
@@ -155,14 +156,6 @@ class NGramScorer:
             every = self._steps(text, ended=False)
             steps = [step for step in every if step.end > len(query.context)]
             yield self._answer(query, steps, 0, all(map(self._is_greedy, steps)))
-
-    def generate(self, queries: object) -> NoReturn:
-        """Refuse to generate.
-
-        Raises:
-            ValueError: Always.
-        """
-        raise ValueError("kenlm scores texts and generates none")
 
     def _answer(
         self, query: Query, steps: Sequence[Step], gaps: int, greedy: bool | None = None

@@ -42,7 +42,7 @@ def test_a_product_of_parts_by_hand():
     missed = -math.log(0.9) - math.log(0.8)
     assert known.missed == pytest.approx(missed)
     expected = math.hypot(errors, missed)
-    assert (known.stderr, known.unseen) == (pytest.approx(expected), 0.2)
+    assert known.stderr == pytest.approx(expected)
     assert Estimate.product([a.checked(0.1, 0.5), b]).stderr is None
     assert both.effective_sample_size == b.effective_sample_size < 3
     assert both.num_tokens == 7
@@ -85,7 +85,7 @@ def test_an_error_is_given_where_search_and_draws_agree(unseen, found, same, kno
     """Draws that see 1 - u of p(x) leave the estimate too low by as much."""
     estimate = Estimate.from_log_weights(DRAWS, num_tokens=12)
     checked = estimate.checked(unseen, found, same=same)
-    assert (checked.unseen, checked.draws_stderr) == (unseen, estimate.draws_stderr)
+    assert checked.draws_stderr == estimate.draws_stderr
     if known:
         assert checked.missed == pytest.approx(-math.log1p(-unseen), abs=1e-7)
     else:

@@ -31,8 +31,8 @@ from lm_latent_eval.convert.rnng import read as read_model
 from lm_latent_eval.report import numbers as report_numbers
 from lm_latent_eval.report import results
 from lm_latent_eval.scoring import files, records
-from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.opening import scorer_of
 from lm_latent_eval.text.words import SPECIAL_WORDS
 from tests import allennlp_archive, kglm_archives
 from tests.fuzz.law import Broken, Refused, command, finite, outcome, share

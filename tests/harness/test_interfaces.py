@@ -13,14 +13,14 @@ from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness.backends import Latent, LatentKGLM, LatentLSTM
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.models import checkpoint
-from lm_latent_eval.scoring.interface import Answer
+from lm_latent_eval.scoring.interface import Answer, TextModel, TextScorer
 from tests.tiny_checkpoint import conditional, generation, rolling
 
 TEXTS = ("the fox", "Ada saw .")
 
 
 @dataclass(frozen=True)
-class Counts:
+class Counts(TextModel, TextScorer):
     """A model of the scoring interface: a nat a character, and an option of its own."""
 
     nats: float

@@ -1,14 +1,10 @@
 """What a text gets, what a run costs, and what is said and refused before it starts."""
 
-import math
-
 import pytest
-import torch
 
-from lm_latent_eval.estimators import CorpusRate, enough_samples
 from lm_latent_eval.harness.backends import LatentKGLM
 from lm_latent_eval.scoring import budget
-from lm_latent_eval.scoring.likelihoods import WholeTexts
+from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
@@ -35,7 +31,6 @@ def test_an_upper_bound_takes_draws_of_its_own(model):
     one, two = scored(), scored(bounds="both")
     assert one.estimate.upper is None
     assert two.estimate.log_evidence == one.estimate.log_evidence
-    assert (one.evaluations, two.evaluations) == (100, 200)
     assert two.estimate.upper > two.estimate.log_evidence - 1
     assert two.estimate.upper != two.estimate.log_evidence
 
@@ -49,17 +44,21 @@ def test_what_is_exact_is_its_own_upper_bound_and_weighed_once(lstm_directory):
     for answer in scorer.score_texts(queries):
         estimate = answer.estimate
         assert estimate.upper == estimate.log_evidence
-        assert answer.evaluations == 1
 
 
 def test_the_default_takes_few_samples_as_the_least_that_pay(model, caplog):
-    budget._warn_of_least.cache_clear()
+    budget._warn_of_minimum.cache_clear()
 
     def found(number):
         [estimate] = model.log_likelihood(["Ada saw the fox"], num_samples=number)
         return estimate.num_samples, estimate.log_evidence
 
-    assert found(1) == found(1) == found(budget.LEAST) != found(budget.LEAST + 1)
+    assert (
+        found(1)
+        == found(1)
+        == found(budget.MIN_AUTO_SAMPLES)
+        != found(budget.MIN_AUTO_SAMPLES + 1)
+    )
     said = [record.getMessage() for record in caplog.records]
     assert said == ["num_samples=1: estimator=auto takes at least 20"]
 
@@ -79,7 +78,7 @@ def test_a_large_run_states_its_cost_first(model, monkeypatch, caplog):
     assert "evaluations" not in caplog.text, "nothing to wait for"
     monkeypatch.setattr(budget, "MUCH", 30 * WORDS)
     said_before = watch(
-        monkeypatch, WholeTexts, "draw", lambda *_: "evaluations" in caplog.text
+        monkeypatch, Evaluation, "weigh", lambda *_: "evaluations" in caplog.text
     )
     model.log_likelihood(TEXTS, **how)
     assert said_before == [True]
@@ -105,26 +104,6 @@ def test_an_error_that_cannot_be_reached_is_said(model, caplog):
     caplog.clear()
     model.log_likelihood(TEXTS, target_stderr=100.0, **how)
     assert "want more" not in caplog.text
-
-
-def test_a_long_run_says_how_many_samples_it_is_worth(model, monkeypatch, caplog):
-    texts = [" ".join(TEXTS[: 1 + n // 20]) for n in range(40)]
-    how = {"estimator": "is", "num_samples": 300}
-    plain = model.log_likelihood(texts, **how)
-    assert "texts say" not in caplog.text, "not for a short one"
-    monkeypatch.setattr(budget, "MUCH", 1)
-    found = model.log_likelihood(texts, **how)
-    assert [e.log_evidence for e in found] == pytest.approx(
-        [e.log_evidence for e in plain], abs=1e-9
-    ), "from random numbers of their own"
-    (said,) = [r.getMessage() for r in caplog.records if "texts say" in r.getMessage()]
-    assert said.startswith("10 of 40 texts say: with num_samples=")
-    number = int(said.split("num_samples=")[1].split()[0])
-    rate = CorpusRate.nats(found, torch.tensor([e.num_tokens for e in found]))
-    spread = math.hypot(*(e.log_evidence + rate.value * e.num_tokens for e in found))
-    drawn = math.hypot(*(e.draws_stderr for e in found))
-    wanted = enough_samples(300, drawn, spread)
-    assert wanted / 10 <= number <= 10 * wanted, "of ten texts"
 
 
 @pytest.mark.parametrize("estimator", ["auto", "mixed", "is", "beam", "smc"])
@@ -167,13 +146,13 @@ KEPT = {
 
 @pytest.mark.parametrize("kept", KEPT)
 def test_an_interruption_says_what_is_kept(model, monkeypatch, kept):
-    draw = WholeTexts.draw
+    weigh = Evaluation.weigh
 
-    def interrupted(*arguments):
-        yield next(draw(*arguments))
+    def interrupted(*arguments, **more):
+        yield next(weigh(*arguments, **more))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(WholeTexts, "draw", interrupted)
+    monkeypatch.setattr(Evaluation, "weigh", interrupted)
     with pytest.raises(KeyboardInterrupt) as stop:
         KEPT[kept](model)
     (note,) = stop.value.__notes__

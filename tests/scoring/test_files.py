@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -255,9 +254,8 @@ def test_an_edited_record_is_refused_by_its_line(scored, output, finished):
     first, *rest = sorted(lines, key=lambda line: json.loads(line)["document"])
     record = json.loads(first)
     del record["digest"]
-    sums = {"log_sum_weights", "log_sum_squared_weights"}  # of weights that are there
     new = {"at_least", "at_most"}  # which records of before have not
-    for name in record.keys() - sums:
+    for name in record:
         odd = [{}, [[1]], *OUT_OF_RANGE.get(name, ())]
         odd += [3] if name in STRINGS else ["odd"]
         edited = [record | {name: value} for value in odd]
@@ -289,20 +287,8 @@ def test_only_a_regular_file_keeps_estimates(scored, tmp_path):
 def answer(index=0, **more):
     log_w = torch.tensor([0.25, 0.75, 0.5], dtype=torch.float64).log()
     estimate = Estimate.from_log_weights(log_w, num_tokens=4)
-    found = Answer(index, estimate, f"0/{index}", evaluations=3).about("aé b")
+    found = Answer(index, estimate, f"0/{index}").about("aé b")
     return replace(found, **{"text": f"{index:x}"} | more)
-
-
-def test_a_text_s_estimate_follows_from_its_sufficient_terms():
-    made = row_of(answer())
-    total, squares = made["log_sum_weights"], made["log_sum_squared_weights"]
-    assert made["log_likelihood"] == pytest.approx(total - math.log(3))
-    size = math.exp(2 * total - squares)
-    assert made["effective_sample_size"] == pytest.approx(size)
-    assert made["draws_stderr"] == pytest.approx(math.sqrt(1 / size - 1 / 3))
-    assert made["stderr"] is None, "draws cannot tell what they never visit"
-    assert (made["words"], made["bytes"], made["tokens"]) == (2, 5, 4)
-    assert row_of(answer(sentences=2))["log_sum_weights"] is None
 
 
 def test_a_record_of_0_3_called_its_histories_samples(tmp_path):

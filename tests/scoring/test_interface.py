@@ -22,11 +22,12 @@ from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.report import results
 from lm_latent_eval.report.export import hub
 from lm_latent_eval.report.units import Run
-from lm_latent_eval.scoring import interface, likelihoods, workers
+from lm_latent_eval.scoring import opening, workers
 from lm_latent_eval.scoring.answer import MissedTextsError
+from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.generation import GenerationOptions
-from lm_latent_eval.scoring.interface import Opening, scorer_of
 from lm_latent_eval.scoring.model import CARD
+from lm_latent_eval.scoring.opening import Opening, scorer_of
 from lm_latent_eval.scoring.records import answer_of
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
@@ -84,7 +85,7 @@ def test_options_that_move_nothing_are_told(
     batches = ("batch_size", "max_batch_size")
     how = {name: options[name] for name in batches if name in options}
     options = {name: options[name] for name in options if name not in batches}
-    interface._warn.cache_clear()
+    opening._warn.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):  # and each is told once
             scorer_of(checkpoint, options, quiet=True, **how)
@@ -96,7 +97,7 @@ def test_options_that_move_nothing_are_told(
 
 def test_a_directory_without_a_model_is_named_before_its_options(tmp_path):
     with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
-        interface.open_model(tmp_path, options={"foo": 1})
+        opening.open_model(tmp_path, options={"foo": 1})
 
 
 # -- what is asked ---------------------------------------------------------------------
@@ -109,7 +110,7 @@ def opened(kglm_directory):
 
 def test_equal_contexts_are_read_once(opened, monkeypatch):
     """Their draws are those of the first, whatever follows."""
-    read = watch(monkeypatch, likelihoods, "read_contexts", lambda *call: call[-1])
+    read = watch(monkeypatch, Evaluation, "read_contexts", lambda *call: call[-1])
     contexts = ["Ada saw the", "Ada", "Ada saw the", "Ada saw the"]
     texts = [" fox .", " saw", " fox", " fox ."]
     how = {"num_samples": 20, "estimator": "dpf"}

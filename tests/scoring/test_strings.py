@@ -23,8 +23,8 @@ from lm_latent_eval.models import checkpoint
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
 from lm_latent_eval.models.recurrent_lm import LSTMConfig, LSTMLanguageModel
-from lm_latent_eval.scoring.interface import scorer_of
 from lm_latent_eval.scoring.model import load
+from lm_latent_eval.scoring.opening import scorer_of
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import ByteEncoder, SubwordEncoder

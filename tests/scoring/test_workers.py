@@ -13,9 +13,9 @@ import pytest
 
 from lm_latent_eval.cli import main
 from lm_latent_eval.report.results import read
-from lm_latent_eval.scoring import files, interface, workers
+from lm_latent_eval.scoring import files, opening, workers
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
-from lm_latent_eval.scoring.interface import Opening
+from lm_latent_eval.scoring.opening import Opening
 from lm_latent_eval.scoring.records import JOURNAL_FORMAT, row_of
 from lm_latent_eval.scoring.workers import score_corpus
 from lm_latent_eval.text.corpora import TextFile
@@ -31,7 +31,7 @@ import os, signal, sys
 from pathlib import Path
 
 from lm_latent_eval.scoring import workers
-from lm_latent_eval.scoring.interface import Opening
+from lm_latent_eval.scoring.opening import Opening
 from lm_latent_eval.scoring.workers import score_corpus
 
 checkpoint, data, output, killed, times = sys.argv[1:]
@@ -173,8 +173,8 @@ def test_any_number_of_texts_is_refused_or_costs_nothing(tmp_path, said):
 
 def test_a_worker_opens_the_revision_and_takes_the_gpu_that_was_asked_for(monkeypatch):
     asked = {}
-    monkeypatch.setattr(interface, "open_model", lambda *_, **how: asked.update(how))
-    monkeypatch.setattr(interface, "scorer_of", lambda *_, **__: None)
+    monkeypatch.setattr(opening, "open_model", lambda *_, **how: asked.update(how))
+    monkeypatch.setattr(opening, "scorer_of", lambda *_, **__: None)
     Opening("someone/model", {}, revision="abc", device="cpu").scorer()
     assert asked["revision"] == "abc"
     for device, there, needed in (

@@ -32,6 +32,8 @@ from lm_latent_eval.extend import (
     GenerationOptions,
     Normalization,
     Query,
+    TextModel,
+    TextScorer,
     verify_manifest,
     write_manifest,
 )
@@ -40,7 +42,7 @@ CONFIG, TOKENIZER = "config.json", "tokenizer"
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(TextModel, TextScorer):
     """A ``TextModel`` and, as there is nothing to choose, its own ``TextScorer``."""
 
     prior: Tensor

@@ -209,7 +209,6 @@ def _details(statement: Statement, name: str) -> dict[str, str]:
         tokens = sum(answer.tokens for answer in answers)
         details["predicted_tokens"] = str(tokens)
     return details | {
-        "evaluations_of_p_x_z": str(sum(answer.evaluations for answer in answers)),
         "words": str(sum(answer.words for answer in answers)),
         "bytes": str(sum(answer.bytes for answer in answers)),
         "tokens_are": str(settings.get("tokens_are")),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -14,7 +12,7 @@ from lm_latent_eval.inference.particles import log_joint
 from lm_latent_eval.latent import Description, parts_of, rebuilt
 from lm_latent_eval.models.proposals import NoLatents
 from lm_latent_eval.scoring.evaluation import Evaluation
-from lm_latent_eval.scoring.texts import Query, Text, naming
+from lm_latent_eval.scoring.texts import Text, naming
 
 
 @dataclass(frozen=True)
@@ -39,21 +37,6 @@ class BestLatents:
     words: list[str]
     latents: list[BestLatent]
     """The best first; fewer than asked for where there are no more."""
-
-
-@runtime_checkable
-class FindsLatents(Protocol):
-    """A scorer that shows what its sum over latents is made of."""
-
-    def best_latents(
-        self, queries: Sequence[Query], top: int, /
-    ) -> Iterator[BestLatents]:
-        """Yield the best latents of each text, sentence by sentence, in order.
-
-        Raises:
-            ValueError: If the model has none, or a text cannot be scored.
-        """
-        ...
 
 
 @torch.inference_mode()

@@ -37,9 +37,8 @@ from lm_latent_eval.inference import Estimator
 from lm_latent_eval.inference.interface import Texts, Weighted
 from lm_latent_eval.latent import offers
 from lm_latent_eval.scoring.answer import Missed
-from lm_latent_eval.scoring.evaluation import Evaluation
+from lm_latent_eval.scoring.evaluation import Evaluation, num_words
 from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
-from lm_latent_eval.scoring.likelihoods import read_contexts
 from lm_latent_eval.scoring.texts import Cutter, Text, naming
 from lm_latent_eval.text.encoder import Reading
 
@@ -171,26 +170,24 @@ class Prefixes:
             name: {group.stop for group in sentence.groups}
             for name, sentence in sentences.items()
         }
+        if offers(self.evaluation.stepwise, "token"):
+            yield from self._apart(method, texts, stops, bar)
+            return
         at_once = partial(self._in_one_search, method, stops)
-        for batch in self.evaluation.batches(texts, method.num_samples):
-            if offers(self.evaluation.stepwise, "token"):
-                found = self._apart(method, batch, stops)
-                for text in batch:
-                    bar.update(len(text.words))
-                    yield text, found[text.name]
-                continue
-            for some, rows in self.evaluation.fitting(batch, at_once):
-                bar.update(sum(len(text.words) for text in some))
-                yield from zip(some, rows, strict=True)
+        for batch, rows in self.evaluation.in_batches(
+            texts, method.num_samples, at_once
+        ):
+            bar.update(num_words(batch))
+            yield from zip(batch, rows, strict=True)
 
     def _in_one_search(
         self, method: Estimator, stops: dict[str, set[int]], texts: Sequence[Text]
     ) -> list[Rows]:
         """Read texts word by word."""
-        begun, _ = read_contexts(self.evaluation, method, texts)
+        begun, _ = self.evaluation.read_contexts(texts)
         found = [Rows({0: row}) for row in begun.log_w.cpu()]
         batch = self.evaluation.collate(texts)
-        going_on = self.evaluation.going_on(texts, batch, [0] * len(texts))
+        going_on = self.evaluation.continued(texts, batch, [0] * len(texts))
         lengths, reading = batch.on_host[1], torch.arange(len(texts))
         for t in range(int(lengths.max())):
             (on,) = (lengths[reading] > t).nonzero(as_tuple=True)
@@ -250,27 +247,36 @@ class Prefixes:
         return index[no_likelier.logsumexp(-1) < log_rare]
 
     def _apart(
-        self, method: Estimator, texts: Sequence[Text], stops: dict[str, set[int]]
-    ) -> dict[str, Rows]:
+        self,
+        method: Estimator,
+        texts: Sequence[Text],
+        stops: dict[str, set[int]],
+        bar: tqdm,
+    ) -> Iterator[tuple[Text, Rows]]:
         """Search each prefix by itself, as a text of which nothing else is known."""
-        prefixes = [
-            replace(text, words=text.words[:stop], word_costs=text.word_costs[:stop])
-            for text in texts
-            for stop in {0, *stops[text.name]}
-        ]
-        found = {text.name: Rows({}) for text in texts}
 
-        def work(some: Sequence[Text]) -> Tensor:
-            begun, _ = read_contexts(self.evaluation, method, some)
-            batch = self.evaluation.collate(some)
-            going_on = self.evaluation.going_on(some, batch, [0] * len(some))
-            return method.extend(going_on, begun).log_w.cpu()
+        def work(prefixes: Sequence[Text]) -> Tensor:
+            begun, _ = self.evaluation.read_contexts(prefixes)
+            batch = self.evaluation.collate(prefixes)
+            starts = [0] * len(prefixes)
+            whole = self.evaluation.continued(prefixes, batch, starts)
+            return method.extend(whole, begun).log_w.cpu()
 
-        for batch in self.evaluation.batches(prefixes, method.num_samples):
-            for some, rows in self.evaluation.fitting(batch, work):
-                for prefix, row in zip(some, rows, strict=True):
-                    found[prefix.name].log_w[len(prefix.words)] = row
-        return found
+        for text in texts:
+            prefixes = [
+                replace(
+                    text, words=text.words[:stop], word_costs=text.word_costs[:stop]
+                )
+                for stop in {0, *stops[text.name]}
+            ]
+            rows = Rows({})
+            for batch, log_w in self.evaluation.in_batches(
+                prefixes, method.num_samples, work
+            ):
+                for prefix, row in zip(batch, log_w, strict=True):
+                    rows.log_w[len(prefix.words)] = row
+            bar.update(len(text.words))
+            yield text, rows
 
     def _scored(self, sentence: Sentence, rows: Rows) -> list[RegionScore]:
         method, before, spacing = self.evaluation.method, 0, 0.0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Protocol, Self, runtime_checkable
+from typing import Self
 
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.scoring.texts import Query
@@ -71,24 +70,3 @@ class RegionScore:
     """Its ``log_evidence`` is log p(region | what stands before) in nats."""
     unknown: int = 0
     """Unknown words in the region."""
-
-
-@runtime_checkable
-class ScoresRegions(Protocol):
-    """A scorer that gives each region of a text a probability after those before."""
-
-    @property
-    def unknown_words(self) -> str:
-        """What an unknown word is charged, a policy of ``unk``."""
-        ...
-
-    def score_regions(
-        self, texts: Sequence[Regions], /
-    ) -> Iterator[tuple[int, list[RegionScore]]]:
-        """Yield the index of each text and the scores of its regions, as found.
-
-        Raises:
-            MissedTextsError: When all others are scored, if texts have no number.
-            ValueError: If a text cannot be scored; the error names the query.
-        """
-        ...

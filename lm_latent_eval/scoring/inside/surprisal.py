@@ -20,11 +20,7 @@ from lm_latent_eval.files import replacing, resolved
 from lm_latent_eval.ledger.journal import UNFINISHED, Journal, remove
 from lm_latent_eval.scoring.answer import MissedTextsError
 from lm_latent_eval.scoring.files import SeenTexts
-from lm_latent_eval.scoring.inside.regions import (
-    Regions,
-    RegionScore,
-    ScoresRegions,
-)
+from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.corpora import TABLE_SUFFIXES, read_texts
@@ -103,13 +99,6 @@ def _rows(
     Raises:
         ValueError: If the scorer gives prefixes no probability.
     """
-    if not isinstance(scorer, ScoresRegions):
-        name = scorer.fingerprint.get("model")
-        raise ValueError(
-            f"latent_{name} gives no probability of a word after the words before it. "
-            "Take a model that reads from left to right, or the whole text's log p by "
-            "`estimate`"
-        )
     of = {regions.query.index: regions for regions in texts}
     for index, scores in scorer.score_regions(texts):
         policy = scorer.unknown_words

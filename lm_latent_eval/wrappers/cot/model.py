@@ -259,7 +259,6 @@ class ThoughtScorer(NetworkScorer):
                     replace(estimate, at_least=at_least[row], at_most=at_most[row]),
                     stream=question.name,
                     is_greedy=thoughts.greedy[row],
-                    evaluations=len(thoughts.drawn),
                 )
 
     def _estimate(self, query: Query, thoughts: Thoughts, row: int) -> Estimate:

@@ -143,24 +143,22 @@ class MDMScorer(NetworkScorer):
         with self.progress(len(cuts), title, "texts") as bar:
             for each in cuts:
                 if not each.targets:
-                    yield self._answer(each, [], 0, whole)
+                    yield self._answer(each, [], whole)
                     bar.update()
             parts: dict[int, dict[int, TargetEstimate | None]] = {}
-            passes = [0] * len(cuts)
             for job, found in answer_all(self.denoiser, self.options.process, jobs):
                 n, place = owners[job]
                 parts.setdefault(n, {})[place] = found.value
-                passes[n] += found.passes
                 if len(parts[n]) == number[n]:
                     blocks = [part for _, part in sorted(parts.pop(n).items())]
                     known = [part for part in blocks if part is not None]
                     if len(known) == len(blocks):
-                        yield self._answer(cuts[n], known, passes[n], whole)
+                        yield self._answer(cuts[n], known, whole)
                     bar.update()
         missed.tell()
 
     def _answer(
-        self, cut: Cut, blocks: Sequence[TargetEstimate], passes: int, whole: bool
+        self, cut: Cut, blocks: Sequence[TargetEstimate], whole: bool
     ) -> Answer:
         """Multiply blocks."""
         factors = [part.estimate for part in blocks]
@@ -182,7 +180,6 @@ class MDMScorer(NetworkScorer):
             respaced=int(cut.lossy),
             sentences=max(1, len(blocks)),
             is_greedy=not whole and all(part.is_greedy for part in blocks),
-            evaluations=passes,
         )
 
     # -- generation -------------------------------------------------------------------

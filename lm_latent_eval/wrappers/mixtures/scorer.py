@@ -33,6 +33,7 @@ from lm_latent_eval.estimators.mixtures import log_mixture, mixture_stderr, shar
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
+from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.text.files import digest
 from lm_latent_eval.text.words import encodable
@@ -109,7 +110,7 @@ Component = tuple[Variant, ...]
 
 
 @dataclass
-class MixtureScorer:
+class MixtureScorer(TextScorer):
     """A ``TextScorer`` over models that score strings."""
 
     mixture: Mixture
@@ -347,7 +348,6 @@ class MixtureScorer:
             respaced=max((answer.respaced for answer in known), default=0),
             left_out=max((answer.left_out for answer in known), default=0),
             is_greedy=greedy == {True},
-            evaluations=len(plan.asked),
             parts=parts,
         )
 

@@ -170,7 +170,6 @@ class TokensScorer(NetworkScorer):
             self._stream(query),
             respaced=int(not restores),
             sentences=len(parts),
-            evaluations=sum(part.num_samples for part in parts),
             canonical=math.fsum(one.total for one in plain),
         )
 
@@ -200,7 +199,6 @@ class TokensScorer(NetworkScorer):
                             estimate,
                             self._stream(query),
                             is_greedy=all(plain.greedy) if plain else not query.text,
-                            evaluations=estimate.num_samples,
                         )
                     bar.update()
         warn_of_cut(lost, self.network.max_length)

@@ -12,7 +12,7 @@ import lm_latent_eval
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.models.lda.training import TopicTables, train_lda
 from lm_latent_eval.models.stepwise import Histories
-from lm_latent_eval.scoring.interface import scorer_of
+from lm_latent_eval.scoring.opening import scorer_of
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import START
 from lm_latent_eval.training.options import LDAFit
