@@ -32,11 +32,12 @@ from lm_latent_eval.models.rnng.trees import NOTHING, REDUCE
 from lm_latent_eval.text.words import END
 
 AT_ONCE, MORE = 4, 4
-"""Choices that are listed at first; where more are likely, so many times as many."""
+"""Number of choices listed at first, and the factor by which the list grows."""
 LEAST = 1 / 16
-"""The probability of more REDUCEs below which they are not listed. Of a model of GUM
-they add 0.04 to the variance of weights of 20 words, 0.3 of 80, 0.8 of 160, in units of
-their squared mean."""
+"""Probability of more REDUCEs below which they are not listed.
+
+With a model trained on GUM the omission adds 0.04 to the variance of weights of 20
+words, 0.3 of 80, 0.8 of 160, in units of their squared mean."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,22 @@ class Choices:
     """Numbers of REDUCEs, 0 .. M - 1, before the next SHIFT of R stacks."""
 
     stacks: Stacks
-    """A table that has the stacks after them, too."""
+    """Table that includes the stacks after the REDUCEs."""
     row: Integers
-    """The stack after them, (R, M), in order; 0 where they are not listed."""
+    """Stack after each number of REDUCEs, (R, M); 0 if not listed."""
     possible: NDArray[np.bool_]
-    """Which are listed, (R, M): all that there can be, or all that are likely."""
+    """Mask of listed choices, (R, M)."""
     more: NDArray[np.bool_]
-    """Of which stacks there can be more, (R,)."""
+    """Mask of stacks with further possible choices, (R,)."""
     top: Tensor
-    """u of the stacks, and then of all that are listed after them, (N, d)."""
+    """u of the R stacks, then of those listed after them, (N, d)."""
     place: Integers
-    """Where in ``top`` the stack after each number is, (R, M); -1: not listed."""
+    """Index in ``top`` of the stack after each number, (R, M); -1 if not listed."""
     log_reduced: Tensor
-    """log P(so many REDUCEs or more) in nats, 0 .. M, (R, M + 1) float64."""
+    """log P(at least this many REDUCEs), 0 .. M, (R, M + 1) nats, float64."""
     log_p: Tensor
-    """log P(so many REDUCEs, then SHIFT) in nats, (R, M) float64; -inf: not listed."""
+    """log P(this many REDUCEs, then SHIFT), (R, M) nats, float64; -inf if not listed.
+    """
 
     @classmethod
     def of(
@@ -74,110 +76,110 @@ class Choices:
             model: p(x, z).
             stacks: A table.
             row: Stacks of it.
-            log_least: No more are listed after 4, 16, 64, ... where more have a lower
-                log p than this, (R,): the host waits once for each such number. None:
-                all are listed.
+            log_least: Threshold of the log p of further REDUCEs, (R,): a list of 4,
+                16, 64, ... grows only while they exceed it, and the host waits once
+                for each. None lists all.
         """
         items, end = np.maximum(stacks.size[row], 1), AT_ONCE
         if log_least is None or np.isneginf(log_least).all():
             log_least, end = np.full(len(row), -np.inf), int(items.max(initial=1))
-        table, going, number = stacks, np.arange(len(row)), np.ones_like(row)
-        rows, place = row[:, None], going[:, None]
+        table, going, num_listed = stacks, np.arange(len(row)), np.ones_like(row)
+        rows, index = row[:, None], going[:, None]
         top, size = stacks.top(row), stacks.size[row]
         log_shift, log_reduce = wide_zeros((2, 0), top.device)
         while True:
             used, acted = len(table), len(log_shift)
-            number[going] = np.minimum(items[going], end)
-            most = number[going].max(initial=1)
-            reducing = np.arange(rows.shape[1], most) < number[going, None]
+            num_listed[going] = np.minimum(items[going], end)
+            size_now = num_listed[going].max(initial=1)
+            reducing = np.arange(rows.shape[1], size_now) < num_listed[going, None]
             moves = np.where(reducing, REDUCE, NOTHING)
             table, after = model.moved(table, rows[going, -1], moves)
             new = np.zeros((len(row), moves.shape[1]), np.int64)
             new[going] = after[:, 1:] * reducing
             rows = np.concatenate([rows, new], 1)
             new = np.where(new > 0, new - used + len(size), -1)
-            place = np.concatenate([place, new], 1)
+            index = np.concatenate([index, new], 1)
             if len(table) > used:
                 top = torch.cat([top, table.states[-1][:, -1, 0]])
                 size = np.append(size, table.size[used:])
-            there, left = sent_all(top.device, place, size[acted:])
+            top_index, left = sent_all(top.device, index, size[acted:])
             shift, reduce = model.log_actions(top[acted:], left)
             log_shift = torch.cat([log_shift, shift])
             log_reduce = torch.cat([log_reduce, reduce])
-            reduces = F.pad(log_reduce, (0, 1), value=-torch.inf)[there]
-            if not (items > number).any():
+            reduces = F.pad(log_reduce, (0, 1), value=-torch.inf)[top_index]
+            if not (items > num_listed).any():
                 break
             (log_more,) = fetched(reduces.sum(-1))
             likely = log_more.double().numpy() >= log_least
-            (going,) = ((number == end) & (items > end) & likely).nonzero()
+            (going,) = ((num_listed == end) & (items > end) & likely).nonzero()
             if not len(going):
                 break
             end *= MORE
         log_reduced = F.pad(reduces, (1, 0)).cumsum(-1)
-        log_p = log_reduced[:, :-1] + F.pad(log_shift, (0, 1), value=-torch.inf)[there]
-        possible = np.arange(rows.shape[1]) < number[:, None]
-        more_there_are = items > number
-        return cls(
-            table, rows, possible, more_there_are, top, place, log_reduced, log_p
-        )
+        log_shift = F.pad(log_shift, (0, 1), value=-torch.inf)[top_index]
+        log_p = log_reduced[:, :-1] + log_shift
+        possible = np.arange(rows.shape[1]) < num_listed[:, None]
+        more = items > num_listed
+        return cls(table, rows, possible, more, top, index, log_reduced, log_p)
 
     def reduced(
         self, row: Integers, reduces: Integers
     ) -> tuple[Integers, Integers, Tensor]:
-        """Do REDUCEs to some of the stacks, any shape, as many as there can be.
+        """Apply up to ``reduces`` REDUCEs to given stacks of any shape.
 
         Returns:
-            The stacks after them, how many they are, and their log p in nats.
+            The stacks after them, the number of REDUCEs, and their log p in nats.
         """
         which = self.row[:, 0].searchsorted(row)
         done = np.minimum(reduces, self.possible.sum(-1)[which] - 1)
-        there = sent_all(self.log_reduced.device, which, done)
-        return self.row[which, done], done, self.log_reduced[tuple(there)]
+        index = sent_all(self.log_reduced.device, which, done)
+        return self.row[which, done], done, self.log_reduced[tuple(index)]
 
 
 @dataclass(frozen=True)
 class Listed:
-    """The choices before one word, of P distinct pairs of a stack and the word."""
+    """Choices before one word, of P distinct pairs of a stack and the word."""
 
     pair: Integers
-    """Which of them each history stands before, (B, K)."""
+    """Index of the pair that each history has, (B, K)."""
     row: Integers
-    """The stack after each choice, (P, M)."""
+    """Stack after each choice, (P, M)."""
     exact: NDArray[np.bool_]
-    """After which of them ``spoken`` is what p says, (P, M)."""
+    """Mask of choices whose ``spoken`` equals p's own, (P, M)."""
     number: Tensor
-    """How many choices are listed, (P,), on the host."""
+    """Number of listed choices, (P,), on the host."""
     more: Tensor
-    """Whether there are others, (P,) bool, on the host."""
+    """Mask of pairs with further choices, (P,), on the host."""
     unfinished: Tensor
-    """Which leave no sentence where the word is an end, (P, M) bool, the same."""
+    """Mask of choices that leave no sentence before an end word, (P, M), on the host.
+    """
     apart: Tensor
-    """Of which no choices are one class, (P,) bool, the same."""
+    """Mask of pairs whose choices form no class, (P,), on the host."""
     stack: Integers
-    """Which stack each pair is of, (P,)."""
+    """Index of each pair's stack, (P,)."""
     log_p: Tensor
-    """log P(so many REDUCEs, then SHIFT) of distinct stacks, (R, M)."""
+    """log P(this many REDUCEs, then SHIFT) of distinct stacks, (R, M)."""
     log_reduced: Tensor
-    """log P(so many REDUCEs or more) of them, (R, M + 1)."""
+    """log P(at least this many REDUCEs) of distinct stacks, (R, M + 1)."""
     spoken: Tensor
-    """log P(word | SHIFT) after each choice of each pair, or what stands for it,
-    (P, M); -inf: not listed."""
+    """log P(word | SHIFT) after each choice, exact or approximate, (P, M); -inf if not
+    listed."""
 
     @property
     def computed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What may be on a device."""
+        """Tensors that may be on a device."""
         return self.log_p, self.log_reduced, self.spoken
 
     def first_unlikely(self, log_reduced: Tensor) -> Tensor:
-        """Return from which number on REDUCEs are one class, (P, 1); M: there is none.
+        """First number of REDUCEs of the unlikely class, (P, 1); M if there is none.
 
         Args:
-            log_reduced: As it is of each pair, on the host, (P, M + 1).
+            log_reduced: The field for each pair, on the host, (P, M + 1).
         """
-        most = log_reduced.shape[1] - 1
-        first = torch.full((len(log_reduced), 1), most)
-        ends = [AT_ONCE * MORE**n for n in range(most.bit_length())]
-        for end in reversed([end for end in ends if end <= most]):
+        num_choices = log_reduced.shape[1] - 1
+        first = torch.full((len(log_reduced), 1), num_choices)
+        ends = [AT_ONCE * MORE**n for n in range(num_choices.bit_length())]
+        for end in reversed([end for end in ends if end <= num_choices]):
             left = log_reduced[:, end]
             unlikely = (left < math.log(LEAST)) & ~left.isneginf() & ~self.apart
             first[unlikely] = end
@@ -186,13 +188,12 @@ class Listed:
         return first
 
     def resampled(self, origin: Integers) -> Listed:
-        """Pick histories of each text, (B, K')."""
         return replace(self, pair=np.take_along_axis(self.pair, origin, 1))
 
     def after(self, reduces: Tensor) -> Integers:
-        """Return the stack of each history after so many REDUCEs, (B, K)."""
-        found: Integers = self.row[self.pair, reduces.numpy()]
-        return found
+        """Stack of each history after its REDUCEs, (B, K)."""
+        stack: Integers = self.row[self.pair, reduces.numpy()]
+        return stack
 
 
 def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
@@ -200,12 +201,11 @@ def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
 
     Args:
         model: One that is normalised (``only_possible``).
-        words: Word ids of texts of one length, with their end word or without,
-            (B, T).
+        words: Word ids of texts of one length, with or without their end word, (B, T).
 
     Returns:
-        Nats, (B,) float64: of a text with its end word log p of the sentence, of one
-        without that of all sentences that begin so. ``-inf`` if there are none.
+        Nats, (B,) float64: log p of the sentence if a text has its end word, else of
+        all sentences that begin so. ``-inf`` if there are none.
     """
     device, tokens = words.device, fetched(words)[0].numpy()
     stacks, row = model.begin(), np.zeros(len(tokens), np.int64)
@@ -220,9 +220,9 @@ def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
         text, row = text[before], choices.row[before, reduces]
         place = choices.place[before, reduces]
         integers = before, reduces, place, stacks.size[row], tokens[text, t]
-        parent, choice, there, size, word = sent_all(device, *integers)
+        parent, choice, top_index, size, word = sent_all(device, *integers)
         log_p = log_p[parent] + choices.log_p[parent, choice]
-        log_p = log_p + model.log_word(choices.top[there], size, word)
+        log_p = log_p + model.log_word(choices.top[top_index], size, word)
     return segment_logsumexp(log_p, torch.from_numpy(text), len(tokens))
 
 
@@ -233,9 +233,9 @@ def next_word(
 
     Args:
         model: p(x, z).
-        choices: Those before the word, of all stacks that there are.
-        row: The stack of each history, (B, K).
-        log_w: Its weight in nats, (B, K).
+        choices: Choices before the word, of all stacks.
+        row: Stack of each history, (B, K).
+        log_w: Weight of each history in nats, (B, K).
     """
     stood = choices.row[:, 0]
     (which,) = sent_all(log_w.device, stood.searchsorted(row))
@@ -251,10 +251,10 @@ def next_word(
     for first in range(0, len(after), model.rows_at_once):
         part = slice(first, first + model.rows_at_once)
         size = choices.stacks.size[after[part]]
-        there, items, o, r = sent_all(
+        top_index, items, o, r = sent_all(
             log_w.device, place[part], size, owner[part], reduces[part]
         )
-        spoken = widened(model.log_words(choices.top[there], items))
+        spoken = widened(model.log_words(choices.top[top_index], items))
         if log_end is not None:
             spoken[:, END] += log_end[part]
         result += (weight[:, o] * choices.log_p[o, r].exp()) @ spoken.exp()
@@ -262,7 +262,7 @@ def next_word(
 
 
 def _log_end(model: GenerativeModel, stacks: Stacks, after: Integers) -> Tensor:
-    """Return the price of an end after each of some stacks, nats, (R,)."""
+    """log p that the original charges after an end, (R,) nats."""
     stacks, path = model.moved(stacks, after, np.full((len(after), 1), END))
     (items,) = sent_all(stacks.device, stacks.size[path[:, 1]])
     log_reduce: Tensor = model.log_actions(stacks.top(path[:, 1]), items)[1]

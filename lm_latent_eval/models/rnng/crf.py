@@ -43,7 +43,7 @@ Chart = list[Tensor]
 
 
 def splits(chart: Chart, width: int) -> Tensor:
-    """Add up both parts of every division, (B, N - w, w): left part first to last."""
+    """Sums of both parts of every division, (B, N - w, w), short left parts first."""
     count = chart[0].shape[1] - width
     return torch.stack(
         [
@@ -69,7 +69,7 @@ def inside(scores: Tensor) -> Chart:
 
 
 def entropy(chart: Chart) -> Chart:
-    r"""Return the entropy of the trees of every constituent, in nats.
+    r"""Entropy of the trees of every constituent, in nats.
 
     .. math:: H_{st} = \sum_u q_u (H_{su} + H_{u+1,t} - \log q_u)
     """
@@ -81,7 +81,7 @@ def entropy(chart: Chart) -> Chart:
 
 
 def at_root(chart: Chart, words: Tensor) -> Tensor:
-    """Return the entry of each whole sentence, (B,); 0 where it has no word."""
+    """Chart entries of whole sentences, (B,); 0 for an empty one."""
     roots = torch.stack([row[:, 0] for row in chart], -1)
     root = roots.gather(1, (words - 1).clamp_min(0)[:, None])[:, 0]
     return root.masked_fill(words == 0, 0.0)
@@ -109,7 +109,7 @@ def sample(
     # right[:, t, u] is the part from word u + 1 to word t.
     right = left.transpose(1, 2).roll(-1, 2)
     text = torch.arange(batch, device=words.device)[:, None]
-    place = torch.arange(size, device=words.device)
+    position = torch.arange(size, device=words.device)
     log_q = chart[0].new_zeros(batch, num_samples)
 
     def split(
@@ -117,7 +117,7 @@ def sample(
     ) -> tuple[Tensor, Tensor, Tensor]:
         nonlocal log_q
         active = (step < words - 1)[:, None].expand_as(i)
-        between = (place >= i[..., None]) & (place < j[..., None])
+        between = (position >= i[..., None]) & (position < j[..., None])
         value = (left[text, i] + right[text, j]).masked_fill(~between, -torch.inf)
         # A text that is complete has nothing to divide.
         log_prob = value.masked_fill(~active[..., None], 0.0).log_softmax(-1)
@@ -132,28 +132,28 @@ def sample(
 
 
 @dataclass(frozen=True)
-class Best:
-    """The best trees of every constituent: their scores, and how each is divided."""
+class BestTrees:
+    """The k best trees of every constituent: their scores and divisions."""
 
     width: int
-    """k."""
     score: Chart
     """Nats, (B, N - w, k_w), the best first."""
     division: list[Tensor]
-    """Where, and into which trees of its parts, (B, N - w, k_w): with u the length of
-    the left part less one and a, b the ranks of both, the number (u k + a) k + b."""
+    """Codes (u k + a) k + b of divisions, (B, N - w, k_w).
+
+    u + 1 is the length of the left part; a and b are the ranks of both parts' trees."""
 
 
-def k_best(scores: Tensor, width: int) -> Best:
+def k_best(scores: Tensor, width: int) -> BestTrees:
     """Find the ``width`` best distinct trees of every constituent; all if they fit.
 
-    Exact. Of two sorted lists, the pair of ranks (a, b), from 0, is no better than
-    (a + 1)(b + 1) - 1 others, so only pairs with (a + 1)(b + 1) <= width can be among
-    the best. Ties go to the shorter left part, then to its better tree.
+    Exact. The pair of ranks (a, b), from 0, of two sorted lists has (a + 1)(b + 1) - 1
+    pairs at least as good, so only pairs with (a + 1)(b + 1) <= width can be among the
+    best. Ties go to the shorter left part, then to its better tree.
 
     Args:
         scores: Nats, (B, N, N).
-        width: Trees to keep, k.
+        width: Number of trees to keep, k.
     """
     batch, size, _ = scores.shape
     chart = [scores.diagonal(0, 1, 2)[..., None]]
@@ -174,13 +174,12 @@ def k_best(scores: Tensor, width: int) -> Best:
             best_code = torch.cat([best_code, code], -1).gather(-1, index)
         chart.append(best + scores.diagonal(w, 1, 2)[..., None])
         division.append(best_code)
-    return Best(width, chart, division)
+    return BestTrees(width, chart, division)
 
 
 def _pairs(
     lefts: int, rights: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """List the pairs of ranks (a, b) with (a + 1)(b + 1) <= width."""
     rank = torch.arange(lefts, device=device)
     count = (width // (rank + 1)).clamp_max(rights)
     a = rank.repeat_interleave(count)
@@ -188,12 +187,12 @@ def _pairs(
     return a, b
 
 
-def trees_of(best: Best, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best trees of the whole sentences.
+def trees_of(best: BestTrees, words: Tensor) -> tuple[Tensor, Tensor]:
+    """Best trees of the whole sentences.
 
     Returns:
         ``count_ends`` of the trees, (B, K, N + 1), and their scores in nats, (B, K),
-        best first. A place that has no tree repeats the best one, with score ``-inf``.
+        best first. Missing trees repeat the best one, with score ``-inf``.
     """
     batch, size = best.score[0].shape[:2]
     width, device = best.width, words.device
@@ -223,34 +222,29 @@ def trees_of(best: Best, words: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class EncodedSpans:
-    """Sentences with the scores of their spans."""
-
     batch: TokenBatch
     words: Tensor
-    """Words of each sentence, on the host, (B,)."""
+    """Number of words of each sentence, on the host, (B,)."""
     scores: Tensor
-    """As the proposal weighs them, on the host, (B, N, N) float64."""
+    """Scores of spans divided by the temperature, on the host, (B, N, N) float64."""
 
     @cached_property
     def inside(self) -> Chart:
-        """Sums over the trees of every constituent."""
         return inside(self.scores)
 
     @property
     def log_z(self) -> Tensor:
-        """Log of the sum over all trees, on the host, (B,)."""
         return at_root(self.inside, self.words)
 
     @property
     def entropy(self) -> Tensor:
-        """Of q, in nats, (B,)."""
-        found = at_root(entropy(self.inside), self.words)
-        return sent(found, self.batch.length.device)
+        """Entropy of q, (B,) nats."""
+        return sent(at_root(entropy(self.inside), self.words), self.batch.length.device)
 
 
 @dataclass(frozen=True)
 class CRFProposal(Proposal):
-    """q(z | x): whole trees of whole sentences. Reads the sentence to its end."""
+    """q(z | x) over whole trees, which reads the sentence to its end."""
 
     model: RNNGJoint
     temperature: float = 1.0
@@ -258,14 +252,13 @@ class CRFProposal(Proposal):
 
     @property
     def left_to_right(self) -> WordByWord:
-        """The proposal for a sentence without its end."""
         return WordByWord(self.model, "adapted", self.temperature)
 
     def encode(self, batch: TokenBatch, after: None = None) -> EncodedSpans:
         """Score the spans of sentences.
 
         Raises:
-            ValueError: If a text is no whole sentence, or too long.
+            ValueError: If a text lacks its end word, or is too long.
         """
         config = self.model.config
         words = num_words(config, batch)
@@ -284,7 +277,7 @@ class CRFProposal(Proposal):
         return Draws(self._trees(encoded, ends), self._sent(log_q))
 
     def log_prob(self, encoded: EncodedSpans, trees: Trees) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
+        """log q(z_k | x) in nats, (B, K) float64."""
         ends = count_ends(Trees(*fetched(*trees)), encoded.words)
         score = score_constituents(ends, encoded.words, encoded.scores)
         return self._sent(score - encoded.log_z[:, None])
@@ -294,7 +287,7 @@ class CRFProposal(Proposal):
     ) -> Beam:
         """Find the ``width`` distinct trees of highest q; every one if they fit.
 
-        ``log_q`` is not looked at: whole sentences have nothing before them.
+        ``log_q`` is ignored: whole sentences have no history.
         """
         best = k_best(encoded.scores, width)
         ends, score = trees_of(best, encoded.words)
@@ -308,5 +301,5 @@ class CRFProposal(Proposal):
         targets, length = encoded.batch.on_host
         return from_ends(ends, length, targets.shape[1])
 
-    def _sent(self, found: Tensor) -> Tensor:
-        return sent(found, self.model.device)
+    def _sent(self, log_prob: Tensor) -> Tensor:
+        return sent(log_prob, self.model.device)

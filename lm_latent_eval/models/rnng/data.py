@@ -29,7 +29,7 @@ from lm_latent_eval.text.words import END, WordTokenizer
 TRACE = "-NONE-"
 _JOINS_LEFT = frozenset(["HYPH", "''", "-RRB-", "-RSB-", "-RCB-", *".,;:!?%)]}…"])
 _JOINS_RIGHT = frozenset(["HYPH", "``", "-LRB-", "-LSB-", "-LCB-", *"([{$#"])
-"""Leaves, or their tags, that no space separates from the word beside them."""
+"""Leaves or tags that no space separates from their neighbour."""
 _ESCAPED = {
     "-LRB-": "(",
     "-RRB-": ")",
@@ -45,20 +45,20 @@ _CLITIC = re.compile(r"n['’]t|['’](?:s|re|ve|ll|d|m)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ParsedSentence:
-    """A sentence and its constituents of two leaves or more."""
+    """A sentence and its constituents of at least two leaves."""
 
     text: str
     leaves: tuple[int, ...]
-    """Where each leaf of the treebank starts in the text, in characters."""
+    """Offset of each leaf of the treebank in the text, in characters."""
     constituents: frozenset[tuple[int, int]]
-    """First and last leaf of each."""
+    """First and last leaf of each constituent."""
 
 
 def read_sentences(path: Path) -> list[ParsedSentence] | list[str]:
     """Read a treebank (a folder, or a file of brackets) or one sentence a line.
 
     Raises:
-        ValueError: If the file is neither, or malformed.
+        ValueError: If the file is malformed.
     """
     if path.is_dir() or (path.is_file() and holds_trees(path)):
         return read_treebank(path)
@@ -66,7 +66,7 @@ def read_sentences(path: Path) -> list[ParsedSentence] | list[str]:
 
 
 def read_treebank(path: Path) -> list[ParsedSentence]:
-    """Read a file of brackets, or all of a folder that end in ``TREE_SUFFIXES``.
+    """Read a file of brackets, or every file of a folder with ``TREE_SUFFIXES``.
 
     Raises:
         ValueError: If brackets are malformed (file and line are named), or there are
@@ -74,8 +74,7 @@ def read_treebank(path: Path) -> list[ParsedSentence]:
     """
     files = [path]
     if path.is_dir():
-        found = (p for p in path.iterdir() if p.suffix.lower() in TREE_SUFFIXES)
-        files = sorted(found)
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in TREE_SUFFIXES)
     sentences = [sentence for file in files for sentence in _read_file(file)]
     if not sentences:
         raise ValueError(f"{path} has no trees: expected brackets like (S (NP (NN ...")
@@ -88,7 +87,7 @@ def reduces(
     """Lay a tree over the tokenizer's words.
 
     Returns:
-        Word ids with the end, and how many REDUCEs stand before each of them.
+        Word ids with the end word, and the number of REDUCEs before each.
     """
     words = tokenizer(sentence.text)
     leaf_of = [bisect_right(sentence.leaves, start) - 1 for start in words.starts]
@@ -124,7 +123,6 @@ def count_reduces(spans: Iterable[tuple[int, int]], num_words: int) -> list[int]
 
 
 def _read_file(path: Path) -> Iterator[ParsedSentence]:
-    """Yield the sentences of a file."""
     # Of each open bracket: its line, what it holds so far.
     open_brackets: list[tuple[int, list[str | list[int]]]] = []
     tree = _Tree()
@@ -159,13 +157,13 @@ def _read_file(path: Path) -> Iterator[ParsedSentence]:
 
 
 def _atoms(path: Path) -> Iterator[tuple[int, str]]:
-    for number, line in numbered_lines(path):
+    for line_number, line in numbered_lines(path):
         for atom in re.findall(r"[()]|[^\s()]+", line):
-            yield number, atom
+            yield line_number, atom
 
 
 class _Tree:
-    """One sentence while its brackets are read."""
+    """A sentence whose brackets are being read."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -173,7 +171,7 @@ class _Tree:
         self.constituents: set[tuple[int, int]] = set()
 
     def close(self, parts: list[str | list[int]]) -> list[int] | None:
-        """Return the leaves of a bracket that closes; None if it is malformed."""
+        """Close a bracket and return its leaves; None if it is malformed."""
         match parts:
             case [str(tag), str()] if tag == TRACE:
                 return []
@@ -191,7 +189,7 @@ class _Tree:
         return leaves
 
     def sentence(self) -> ParsedSentence:
-        """Write the leaves as a string, spaced the usual way."""
+        """Join the leaves into a string with the usual spaces."""
         text, starts = "", []
         joined = True
         for word, tag in zip(self.words, self.tags, strict=True):

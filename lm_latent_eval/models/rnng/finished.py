@@ -1,14 +1,12 @@
 r"""Whole trees of a model without sentence ends, drawn and searched word by word.
 
-Without an end word p(x, z) is over whole trees, and what stands after the last word may
-be several. One more step after it reduces these to one tree, which can be done in one
-way:
+Without an end word p(x, z) is over whole trees, but several items may stand on the
+stack after the last word. One more step, of an end word that costs nothing, reduces
+them to one tree:
 
 .. math::
     q(z \mid x) = \prod_t q(z_t \mid z_{<t}, x_{\le t}), \qquad
     z_{T+1} = \text{the items on the stack} - 1
-
-It is the step of an end word that costs nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class FinishedTrees(StepProposal):
     widening: ClassVar[int] = WIDENING
     name: str
     by_word: WordByWord
-    """The proposal for a text that goes on, which draws all steps but the last."""
+    """The proposal for unfinished texts, which draws all steps but the last."""
 
     @property
     def left_to_right(self) -> WordByWord:
@@ -50,11 +48,10 @@ class FinishedTrees(StepProposal):
 
     @property
     def _finishing(self) -> WordByWord:
-        """The proposal of all steps."""
         return replace(self.by_word, finishes=True)
 
     def encode(self, batch: TokenBatch, after: None = None) -> Encoded:
-        """Encode texts with an end word each.
+        """Encode texts with an end word added to each.
 
         Raises:
             ValueError: If a text has one already.
@@ -80,23 +77,19 @@ class FinishedTrees(StepProposal):
         return replace(encoded, ended=length > 0)
 
     def drawn_steps(self, encoded: Encoded) -> StackSteps:
-        """Return the steps, which are drawn and searched alike."""
         return self._finishing.drawn_steps(encoded)
 
     searched_steps = drawn_steps
 
     def histories(self, encoded: Encoded) -> int:
-        """Return 1: whole texts follow nothing."""
         return 1
 
     def latents(self, encoded: Encoded, found: Sampled | Found) -> Trees:
-        """Return trees over the words."""
         return _without_end(encoded, self._finishing.latents(encoded, found))
 
     def beam_and_sample(
         self, encoded: Encoded, width: int, uniforms: Uniforms, num_samples: int
     ) -> tuple[Beam, Draws]:
-        """Search and draw side by side: see ``Proposal``."""
         beam, draws = self._finishing.beam_and_sample(
             encoded, width, uniforms, num_samples
         )
@@ -106,7 +99,7 @@ class FinishedTrees(StepProposal):
         )
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
+        """log q(z_k | x) in nats, (B, K) float64."""
         _, length = encoded.batch.on_host
         ends = count_ends(Trees(*fetched(*trees)), length - 1)
         with_end = Trees(ends, ends.new_zeros(ends.shape[:2]))
@@ -114,6 +107,5 @@ class FinishedTrees(StepProposal):
 
 
 def _without_end(encoded: Encoded, trees: Trees) -> Trees:
-    """Return trees over words and an end word as trees over the words."""
     _, length = encoded.batch.on_host
     return from_ends(trees.before, length - 1, trees.before.shape[2] - 1)

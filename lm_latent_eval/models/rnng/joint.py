@@ -47,7 +47,7 @@ from lm_latent_eval.text.words import END, UNKNOWN
 
 
 def ended(config: RNNGConfig, batch: TokenBatch) -> Tensor:
-    """Say on the host which texts have their end word, (B,) bool.
+    """Mask of texts that have their end word, on the host, (B,) bool.
 
     Raises:
         ValueError: If words follow an end.
@@ -67,7 +67,7 @@ def ended(config: RNNGConfig, batch: TokenBatch) -> Tensor:
 
 
 def num_words(config: RNNGConfig, batch: TokenBatch) -> Tensor:
-    """Count on the host the words of whole sentences, their end word aside, (B,).
+    """Number of words of whole sentences without their end word, on the host, (B,).
 
     Raises:
         ValueError: If the model has sentence ends and a text lacks its own.
@@ -82,7 +82,7 @@ def num_words(config: RNNGConfig, batch: TokenBatch) -> Tensor:
 
 
 STACKS_AT_ONCE = 1 << 14
-"""Stacks of one walk, at most (but for one sequence, which is never cut)."""
+"""Largest number of stacks that one ``walk`` makes; one sequence is never cut."""
 
 
 def walk(
@@ -92,14 +92,14 @@ def walk(
     moves: Integers,
     over: NDArray[np.bool_],
 ) -> tuple[Tensor, Stacks, Integers]:
-    """Make sequences of moves.
+    """Apply sequences of moves.
 
     Args:
         model: p(x, z).
-        stacks: Where the sequences begin.
-        row: The stack each begins on, (R,).
+        stacks: Table of stacks.
+        row: The stack each sequence begins on, (R,).
         moves: Word ids, ``REDUCE`` or ``NOTHING``, (R, A).
-        over: Which end a sentence: nothing is kept of their stacks, (R,).
+        over: Mask of sequences that end a sentence; their stacks are dropped, (R,).
 
     Returns:
         log p of each in nats, (R,) float64; the stacks after them, and the row of each,
@@ -107,9 +107,9 @@ def walk(
     """
     # Sorted, so that those of one part share most of their beginnings.
     sequences = torch.from_numpy(np.concatenate([row[:, None], moves], 1))
-    sequences, which = torch.unique(sequences, dim=0, return_inverse=True)
+    sequences, inverse = torch.unique(sequences, dim=0, return_inverse=True)
     ends = torch.zeros(len(sequences), dtype=torch.bool)
-    ends[which] = torch.from_numpy(over)
+    ends[inverse] = torch.from_numpy(over)
     at_once = max(1, STACKS_AT_ONCE // sequences.shape[1])
     parts = zip(sequences.split(at_once), ends.split(at_once), strict=True)
     log_p, tables, rows = [], [], []
@@ -122,12 +122,12 @@ def walk(
         rows.append(last)
     joined, moved = Stacks.join(tables)
     last = np.concatenate([r + m for r, m in zip(rows, moved, strict=True)])
-    there = sent(which, stacks.device)
-    return torch.cat(log_p)[there], joined, last[which.numpy()]
+    index = sent(inverse, stacks.device)
+    return torch.cat(log_p)[index], joined, last[inverse.numpy()]
 
 
 def _log_p(model: GenerativeModel, stacks: Stacks, made: Growth) -> Tensor:
-    """Return log p of sequences of moves, (R,)."""
+    """log p of sequences of moves, (R,) nats."""
     (shift,) = (made.move != REDUCE).nonzero()
     before, after = made.path[:, :-1], made.path[:, 1:]
     # Factors are those of the new stacks, after one for no move.
@@ -147,32 +147,29 @@ class Encoded:
 
     batch: TokenBatch
     words: Tensor
-    """Targets that the model can utter, on the host, (B, T)."""
+    """Targets within the model's vocabulary, on the host, (B, T)."""
     ended: Tensor
-    """Which texts have their end word, on the host, (B,)."""
+    """Mask of texts with their end word, on the host, (B,)."""
     state: StackState
-    """Of B texts with 1 or K histories."""
+    """Stacks of B texts with 1 or K histories."""
     begun: list[tuple[Integers, Choices]] = field(default_factory=list)
-    """Every number of REDUCEs before the first word, once they were asked for, and
-    which stacks stood there then."""
+    """Cached choices before the first word, and the stacks they were listed for."""
     reached: list[tuple[Trees, StackState]] = field(default_factory=list)
     """The trees that were scored last, and the stacks that they lead to."""
     scored: list[tuple[Trees, Tensor]] = field(default_factory=list)
     """The trees that a proposal made last, and their log p without the cost of unknown
-    words, nats, (B, K) float64."""
+    words, (B, K) nats, float64."""
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest text."""
         return int(self.batch.on_host[1].max())
 
     def token(self, t: int) -> tuple[Integers, Integers]:
-        """Return which texts have a token t, and which words those are."""
+        """Indices of the texts that have a token t, and the words there."""
         (text,) = (self.batch.on_host[1] > t).numpy().nonzero()
         return text, self.words.numpy()[text, t]
 
     def remember(self, trees: Trees, stacks: Stacks, row: Integers) -> None:
-        """Keep the stacks that trees lead to, for ``advance``."""
         self.reached[:] = [(trees, StackState(stacks, row))]
 
 
@@ -187,14 +184,12 @@ class RNNGJoint(TrainedModel):
         self.spans = SpanScores(config)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
         super()._init_weights(module)
         if isinstance(module, GenerativeModel):
             nn.init.zeros_(module.bias)
 
     @property
     def normalization(self) -> Normalization:
-        """What its probabilities of all sentences total."""
         if not self.config.sentence_ends:
             return Normalization.BY_LENGTH
         if not self.config.only_possible:
@@ -202,7 +197,7 @@ class RNNGJoint(TrainedModel):
         return super().normalization
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
-        """Encode texts: their words, and the stacks that they begin on.
+        """Encode texts after the stacks of earlier pieces.
 
         Raises:
             ValueError: If words follow the end of a sentence.
@@ -216,18 +211,13 @@ class RNNGJoint(TrainedModel):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: StackState | None
     ) -> Encoded:
-        """Encode again with other targets; reuse the choices that were listed before.
-
-        Which stacks can stand before their first word does not depend on it, nor does
-        what a search has found on where it goes on from.
-        """
+        """Encode other targets, and keep the choices before the first word."""
         again = self.encode(batch, after or encoded.state)
         if again.state.stacks is not encoded.state.stacks:
             return again
         return replace(again, begun=encoded.begun, reached=encoded.reached)
 
     def choices(self, encoded: Encoded) -> Choices:
-        """List every number of REDUCEs before the first word."""
         state = encoded.state
         for listed, choices in encoded.begun:
             if listed is state.row:
@@ -237,10 +227,10 @@ class RNNGJoint(TrainedModel):
         return choices
 
     def log_joint(self, encoded: Encoded, trees: Trees) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64.
+        """log p(x, z_k) in nats, (B, K) float64.
 
-        Identical trees are scored once, and so are actions that several share. The
-        stacks that this makes are remembered for ``advance``.
+        Identical trees and shared actions are scored once. The stacks are kept for
+        ``advance``.
         """
         state = encoded.state
         before, after = fetched(*trees)
@@ -264,13 +254,11 @@ class RNNGJoint(TrainedModel):
         return log_p + walked.view_as(log_p) + cost[:, None]
 
     def log_unknown(self, encoded: Encoded) -> Tensor:
-        """Return log p of the spelling of unknown words in nats, (B,) float64."""
         batch = encoded.batch
         unknown = batch.inside & sent(encoded.words == UNKNOWN, self.device)
         return batch.unknown_log_prob.masked_fill(~unknown, 0.0).sum(-1)
 
     def _moves(self, encoded: Encoded, trees: Trees) -> Tensor:
-        """Return the moves of each latent, (B, K, A), all on the host."""
         if self.config.sentence_ends and not self.config.only_possible:
             # The original combines the tree with the end word, and charges for it.
             last = encoded.ended[:, None].long()
@@ -278,8 +266,8 @@ class RNNGJoint(TrainedModel):
         return moves(trees, encoded.words, encoded.batch.on_host[1])
 
     def advance(self, encoded: Encoded, trees: Trees) -> StackState:
-        """Return the stacks after the encoded piece; nothing is after an end."""
-        if not any(known is trees for known, _ in encoded.reached):
+        """Stacks after the encoded piece, empty after an end."""
+        if not any(cached is trees for cached, _ in encoded.reached):
             self.log_joint(encoded, trees)
         ((_, state),) = encoded.reached
         return state

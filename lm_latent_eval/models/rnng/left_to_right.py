@@ -13,8 +13,8 @@ summed over exactly in predictions, and drawn from one of
 
 With p for p̂, the weight of a history would be a product of p(x_t | stack), whatever z_t
 was drawn: the proposal of a fully adapted particle filter (Pitt and Shephard, 1999).
-p̂ is p, but for words after many REDUCEs. With u_r the state after r, up to r = c they
-are scored over the whole vocabulary, then to first order about u_c,
+p̂ is p, but for words after many REDUCEs. With u_r the state after r, up to r = c
+they are scored over the whole vocabulary, then to first order about u_c,
 
 .. math::
     \log \hat P(x \mid s_r) = \log P(x \mid s_c)
@@ -81,59 +81,59 @@ WIDENING = 16
 """``StepProposal.widening`` of trees, whose histories each have a stack of their own:
 twice as many take twice as long for two thirds of the error."""
 SPOKEN = 3
-"""c + 1: the choices after which a word is scored over the whole vocabulary. Of a model
-of GUM the others add 0.001 to the variance of log-weights of 24 words, 0.02 of 80."""
+"""c + 1: number of choices whose word is scored over the whole vocabulary.
+
+With a model trained on GUM the approximation of the others adds 0.001 to the variance
+of log-weights of 24 words, 0.02 of 80."""
 
 
 @dataclass
 class Ground:
-    """The table that all histories of a piece stand on, which changes step by step."""
+    """Mutable table of stacks that all histories of a piece share."""
 
     stacks: Stacks
 
 
 @dataclass(frozen=True)
-class Standing:
+class PendingStacks:
     """K histories of each of B texts, before the last word is put on their stacks."""
 
     ground: Ground
     row: Integers
-    """The stacks, (B, K)."""
+    """Stack of each history, (B, K)."""
     last: int | None
-    """Which word that is, of texts that have it; None: there was none."""
+    """Index of the pending last word, in texts that have it; None before the first."""
     log_p: Tensor
-    """log p of the piece so far in nats, on the host, (B, K) float64."""
-    owing: NDArray[np.bool_]
-    """Of which histories that lacks the last word, (B, K)."""
+    """Log p of the piece so far in nats, on the host, (B, K) float64."""
+    pending: NDArray[np.bool_]
+    """Mask of histories whose ``log_p`` lacks the last word, (B, K)."""
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """What the next word finds: stacks, of texts that have one, and their choices."""
+class NextWordChoices:
+    """Stacks before the next word, and their choices, for texts that have one."""
 
     row: Integers
-    """The stack of each history of any text, (B, K)."""
+    """Stack of each history of every text, (B, K)."""
     log_p: Tensor
-    """See ``Standing``, but of all words, (B, K)."""
+    """Log p with the last word, (B, K); see ``PendingStacks``."""
     listed: Listed
     log_q: Tensor
-    """See ``WordByWord.scored``, (P, M + 1)."""
+    """Results of ``WordByWord.scored``: ``log_q`` (P, M + 1), ``rank`` and ``known``
+    (P, M), ``log_class`` (P,)."""
     rank: Tensor
-    """The same, (P, M)."""
     known: Tensor
-    """The same, (P, M)."""
     log_class: Tensor
-    """The same, (P,)."""
 
-    def of(self, first: int, end: int) -> Ahead:
-        """Return what some of the histories find."""
+    def of(self, first: int, end: int) -> NextWordChoices:
+        """Restrict to histories ``first`` to ``end``."""
         here = slice(first, end)
         listed = replace(self.listed, pair=self.listed.pair[:, here])
         row, log_p = self.row[:, here], self.log_p[:, here]
         return replace(self, row=row, log_p=log_p, listed=listed)
 
-    def resampled(self, origin: Tensor, text: Integers) -> Ahead:
-        """Pick histories of each text, (B, K'); ``text`` says which have a word."""
+    def resampled(self, origin: Tensor, text: Integers) -> NextWordChoices:
+        """Pick histories of each text, (B, K'); ``text`` lists those with a word."""
         return replace(
             self,
             row=np.take_along_axis(self.row, origin.numpy(), 1),
@@ -142,10 +142,11 @@ class Ahead:
         )
 
     def chosen(self, choice: Tensor) -> tuple[Integers, Tensor, NDArray[np.bool_]]:
-        """Return where choices of texts with a word lead, and what they add to log p.
+        """Apply choices of texts with a word.
 
         Returns:
-            The stacks, nats, and whether those lack the word, (texts, K) each.
+            The stacks, what is added to log p in nats, and the mask of those that lack
+            the word, (texts, K) each.
         """
         pair = self.listed.pair
         added = self.known[pair].gather(2, choice[..., None])[..., 0]
@@ -154,17 +155,16 @@ class Ahead:
 
 @dataclass(frozen=True)
 class StackSteps:
-    """The steps of a piece: how many REDUCEs there are before each word."""
+    """Steps of a piece: the REDUCEs before each word."""
 
     proposal: WordByWord
     encoded: Encoded
-    _ahead: list[tuple[Standing, Ahead]] = field(default_factory=list)
-    """What was listed last, and for whom."""
+    _ahead: list[tuple[PendingStacks, NextWordChoices]] = field(default_factory=list)
+    """Choices listed last, and the states they were listed for."""
     num_columns: ClassVar[int] = 1
 
     @property
     def length(self) -> Tensor:
-        """Words of each text, on the host, (B,)."""
         return self.encoded.batch.on_host[1]
 
     @property
@@ -175,31 +175,30 @@ class StackSteps:
     def _ground(self) -> Ground:
         return Ground(self.encoded.state.stacks)
 
-    def begin(self, num_histories: int | None) -> Standing:
-        """Return the stacks before the piece: of K histories, or of those there are."""
+    def begin(self, num_histories: int | None) -> PendingStacks:
+        """Stacks before the piece, of K histories or of the given ones."""
         row = self.encoded.state.row
         row = np.broadcast_to(row, (len(row), num_histories or row.shape[1]))
         log_p = torch.zeros(row.shape, dtype=torch.float64)
-        return Standing(self._ground, row, None, log_p, np.zeros(row.shape, bool))
+        return PendingStacks(self._ground, row, None, log_p, np.zeros(row.shape, bool))
 
-    def num_histories(self, state: Standing) -> int:
-        """Return K."""
+    def num_histories(self, state: PendingStacks) -> int:
         histories: int = state.row.shape[1]
         return histories
 
-    def foresee(self, states: Sequence[Standing], t: int) -> None:
-        """List what z_t can be in several runs; what no state stands on is lost."""
+    def foresee(self, states: Sequence[PendingStacks], t: int) -> None:
+        """List z_t of several runs together; choices of earlier states are dropped."""
         self._list(states, t)
 
     def _list(
         self,
-        states: Sequence[Standing],
+        states: Sequence[PendingStacks],
         t: int,
         others: Sequence[Tensor] = (),
         *,
         every: bool = False,
     ) -> list[Tensor]:
-        """List what z_t can be, and wait for it once and for other tensors.
+        """List z_t, and wait for it and for other tensors once.
 
         Returns:
             The others, on the host.
@@ -208,39 +207,39 @@ class StackSteps:
         stacks, row, log_word = self.proposal.arrived(self.encoded, states)
         log_least = -math.inf if every else math.log(LEAST)
         stacks, listed = self.proposal.listed(stacks, row[text], word, log_least)
-        log_word, *found = fetched(log_word, *listed.computed, *others)
-        number = len(listed.computed)
+        log_word, *on_host = fetched(log_word, *listed.computed, *others)
+        num_computed = len(listed.computed)
         # The last words that log p lacks are added to it.
         log_p = torch.cat([state.log_p for state in states], 1)
-        owing = np.concatenate([state.owing for state in states], 1)
-        log_p[torch.from_numpy(owing)] += log_word.double()
-        scored = self.proposal.scored(listed, *found[:number])
-        ahead = Ahead(row, log_p, listed, *scored)
+        pending = np.concatenate([state.pending for state in states], 1)
+        log_p[torch.from_numpy(pending)] += log_word.double()
+        scored = self.proposal.scored(listed, *on_host[:num_computed])
+        ahead = NextWordChoices(row, log_p, listed, *scored)
         self._ground.stacks = stacks
         ends = np.cumsum([0, *(state.row.shape[1] for state in states)]).tolist()
         parts = zip(states, pairwise(ends), strict=True)
         self._ahead[:] = [(state, ahead.of(*part)) for state, part in parts]
-        return found[number:]
+        return on_host[num_computed:]
 
-    def _found(self, state: Standing) -> Ahead | None:
-        """Return what was listed for a state, if that was the last."""
-        return next((ahead for known, ahead in self._ahead if known is state), None)
+    def _found(self, state: PendingStacks) -> NextWordChoices | None:
+        return next((ahead for listed, ahead in self._ahead if listed is state), None)
 
     def _again(
         self, row: Integers, word: Integers, log_least: NDArray[np.float64]
     ) -> tuple[Listed, tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """List the choices of some stacks, (B, K), again, and more of them."""
-        asked = self._ground.stacks, row, word, log_least
-        self._ground.stacks, listed = self.proposal.listed(*asked)
+        """List more choices of given stacks, (B, K)."""
+        self._ground.stacks, listed = self.proposal.listed(
+            self._ground.stacks, row, word, log_least
+        )
         return listed, self.proposal.scored(listed, *fetched(*listed.computed))
 
     def draw(
-        self, state: Standing, t: int, uniforms: Uniforms, origin: Tensor | None
+        self, state: PendingStacks, t: int, uniforms: Uniforms, origin: Tensor | None
     ) -> Drawn:
         """Draw the REDUCEs before word t.
 
-        What can come next is listed for all histories, and asked for with ``origin``.
-        Where what was not listed is drawn, it is listed to see what that is.
+        All histories are listed before ``origin`` is known, so that both arrive in one
+        wait. A draw of the unlisted class is resolved by listing its members.
         """
         (text, word), u = self.encoded.token(t), uniforms(t)
         others = [] if origin is None else [origin]
@@ -257,57 +256,58 @@ class StackSteps:
         drawn = invert_cdf(log_prob.exp(), numbers)
         log_q = log_prob.gather(2, drawn[..., None])[..., 0]
         unlisted = drawn == log_prob.shape[2] - 1
-        after, added, owing = ahead.chosen(drawn.masked_fill(unlisted, 0))
+        after, added, pending = ahead.chosen(drawn.masked_fill(unlisted, 0))
         if unlisted.any():
             which, k = unlisted.numpy().nonzero()
-            row, number = ahead.row[text][which, k][:, None], numbers[which, k]
-            # Within the class q is p's own: what it has left after what is drawn.
-            left = ((1 - number).log() - log_q[which, k]).clamp_max(0.0)
+            row, u_class = ahead.row[text][which, k][:, None], numbers[which, k]
+            # Within the class q is p's own: the rest of the uniform number decides.
+            left = ((1 - u_class).log() - log_q[which, k]).clamp_max(0.0)
             log_least = left + ahead.log_class[ahead.listed.pair[which, k]]
-            asked = row, word[which], log_least[:, None].numpy()
-            listed, found = self._again(*asked)
-            among = Ahead(row, added, listed, *found)
+            listed, scored = self._again(row, word[which], log_least[:, None].numpy())
+            among = NextWordChoices(row, added, listed, *scored)
             log_prob = among.log_q[listed.pair]
-            choice = (log_prob.exp().cumsum(-1) < number[:, None, None]).sum(-1)
+            choice = (log_prob.exp().cumsum(-1) < u_class[:, None, None]).sum(-1)
             choice = choice.minimum(listed.number[listed.pair] - 1)
             log_q[which, k] = log_prob.gather(2, choice[..., None])[:, 0, 0]
             drawn[which, k] = choice[:, 0]
-            rows, known, lacking = among.chosen(choice)
-            after[which, k], owing[which, k] = rows[:, 0], lacking[:, 0]
-            added[which, k] = known[:, 0]
+            rows, added_class, lacking = among.chosen(choice)
+            after[which, k], pending[which, k] = rows[:, 0], lacking[:, 0]
+            added[which, k] = added_class[:, 0]
         column, every_q = torch.zeros(u.shape[:2]).long(), torch.zeros(u.shape[:2])
         every_q = every_q.double()
         column[text], every_q[text] = drawn, log_q
-        standing = self._gone_on(ahead, t, after, added, owing)
+        standing = self._gone_on(ahead, t, after, added, pending)
         return Drawn(standing, (column,), every_q, origin)
 
-    def choices(self, state: Standing, t: int, score: Tensor, cut: Cut | None) -> Dense:
+    def choices(
+        self, state: PendingStacks, t: int, score: Tensor, cut: Cut | None
+    ) -> Dense:
         """List numbers of REDUCEs, ranked as ``WordByWord`` says.
 
-        A beam is not given unlikely ones, unless it has room: then it must not have
-        left anything out.
+        Unlikely ones are listed only if the beam has room: only then may it not omit
+        any.
         """
         text, word = self.encoded.token(t)
-        there, width = score[text] > -torch.inf, max(cut.widths) if cut else 0
+        alive, width = score[text] > -torch.inf, max(cut.widths) if cut else 0
         if self._found(state) is None:
             self._list([state], t, every=cut is None or cut.exhaustive)
         ahead = self._found(state)
         assert ahead is not None
-        log_least = np.full(there.shape, math.log(LEAST))
+        log_least = np.full(alive.shape, math.log(LEAST))
         while True:
             pair = ahead.listed.pair
-            rank = ahead.rank[pair].masked_fill(~there[..., None], -torch.inf)
+            rank = ahead.rank[pair].masked_fill(~alive[..., None], -torch.inf)
             room = (rank > -torch.inf).flatten(1).sum(1) < width
             if isinstance(cut, Fading):
                 room &= ~cut.faded[text]
-            missing = room[:, None] & ahead.listed.more[pair] & there
+            missing = room[:, None] & ahead.listed.more[pair] & alive
             if not missing.any():
                 break
             log_least[missing.numpy()] = -np.inf
-            listed, found = self._again(ahead.row[text], word, log_least)
-            ahead = Ahead(ahead.row, ahead.log_p, listed, *found)
+            listed, scored = self._again(ahead.row[text], word, log_least)
+            ahead = NextWordChoices(ahead.row, ahead.log_p, listed, *scored)
         self._ahead[:] = [
-            (known, ahead if known is state else other) for known, other in self._ahead
+            (of, ahead if of is state else other) for of, other in self._ahead
         ]
         size = (*score.shape, rank.shape[-1])
         every, every_q = rank.new_full(size, -torch.inf), rank.new_zeros(size)
@@ -316,13 +316,13 @@ class StackSteps:
 
     def take(
         self,
-        state: Standing,
+        state: PendingStacks,
         t: int,
         choices: Choices,
         origin: Tensor,
         choice: Tensor,
     ) -> Taken:
-        """Reduce; word t is put on the stacks when something is asked of them."""
+        """Reduce; word t joins the stacks at the next step."""
         text, _ = self.encoded.token(t)
         ahead = self._found(state)
         assert ahead is not None, "choices were asked for"
@@ -331,19 +331,19 @@ class StackSteps:
 
     def _gone_on(
         self,
-        ahead: Ahead,
+        ahead: NextWordChoices,
         t: int,
         after: Integers,
         added: Tensor,
         lacking: NDArray[np.bool_],
-    ) -> Standing:
-        """Return histories before word t, of which some choices were made."""
+    ) -> PendingStacks:
+        """Histories before word t, after choices of REDUCEs."""
         text, _ = self.encoded.token(t)
         row, log_p = ahead.row.copy(), ahead.log_p.clone()
-        owing = np.zeros(row.shape, bool)
-        row[text], owing[text] = after, lacking
+        pending = np.zeros(row.shape, bool)
+        row[text], pending[text] = after, lacking
         log_p[text] += added
-        return Standing(self._ground, row, t, log_p, owing)
+        return PendingStacks(self._ground, row, t, log_p, pending)
 
 
 @dataclass(frozen=True)
@@ -356,10 +356,10 @@ class WordByWord(StepProposal):
     name: str
     temperature: float
     exact: bool = False
-    """Whether p̂ is p, whatever that costs."""
+    """Whether p̂ is p, at any cost."""
     finishes: bool = False
-    """Whether texts have an end word that the model does not say, which is then sure
-    where one tree stands: see ``finished.py``."""
+    """Whether an end word is added that the model lacks, sure where one tree stands;
+    see ``finished.py``."""
 
     def encode(self, batch: TokenBatch, after: StackState | None = None) -> Encoded:
         return self.model.encode(batch, after)
@@ -367,35 +367,33 @@ class WordByWord(StepProposal):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: StackState | None
     ) -> Encoded:
-        """Encode again, after the histories that a search has kept."""
         return self.model.encode_again(encoded, batch, after)
 
     def drawn_steps(self, encoded: Encoded) -> StackSteps:
-        """Return the steps, which are drawn and searched alike.
+        """Steps, drawn and searched alike.
 
-        ``adapted`` ranks by log p of the prefix and its words, whatever its
-        temperature, but for what the original charges after an end.
+        ``adapted`` ranks by log p of the prefix at any temperature, without the
+        original's charge after an end.
         """
         return StackSteps(self, encoded)
 
     searched_steps = drawn_steps
 
     def histories(self, encoded: Encoded) -> int:
-        """Return how many histories of a text a piece follows."""
         histories: int = encoded.state.row.shape[1]
         return histories
 
     def latents(self, encoded: Encoded, found: Sampled | Found) -> Trees:
-        """Return trees, and remember the stacks that they lead to."""
+        """Build trees, and remember the stacks that they lead to."""
         (before,) = found.columns
         padding = encoded.batch.targets.shape[1] - before.shape[2]
         before = F.pad(before, (0, padding))
         trees = Trees(before, torch.zeros_like(before[..., :1].sum(-1)))
         stacks, row, log_word = self.arrived(encoded, [found.state])
         if encoded.longest:
-            (owing,) = sent_all(log_word.device, np.flatnonzero(found.state.owing))
+            (pending,) = sent_all(log_word.device, np.flatnonzero(found.state.pending))
             log_p = self._sent(found.state.log_p).flatten()
-            log_p = log_p.index_add(0, owing, log_word).view(row.shape)
+            log_p = log_p.index_add(0, pending, log_word).view(row.shape)
         else:  # nothing was decided
             row = np.take_along_axis(row, found.origin.numpy(), 1)
             log_p = wide_zeros(row.shape, self.model.device)
@@ -410,20 +408,19 @@ class WordByWord(StepProposal):
         found: Sampled | Found,
         latents: Trees,
     ) -> Tensor | None:
-        """Return log p(x, z_k) of trees that were made last.
+        """Log p(x, z_k) of the trees made last.
 
-        Not where ends are charged for by p, which the steps do not know.
+        None if p charges for ends, because the steps do not.
         """
-        known = [log_p for trees, log_p in encoded.scored if trees is latents]
-        if not known or not self.model.config.only_possible:
+        cached = [log_p for trees, log_p in encoded.scored if trees is latents]
+        if not cached or not self.model.config.only_possible:
             return None
         cost = self.model.log_unknown(encoded)
-        return known[0] + cost[:, None]
+        return cached[0] + cost[:, None]
 
     def beam_and_sample(
         self, encoded: Encoded, width: int, uniforms: Uniforms, num_samples: int
     ) -> tuple[Beam, Draws]:
-        """Search and draw side by side: see ``Proposal``."""
         cut: Best | Fading = Best(width)
         if self.name == "adapted":  # ``prior`` ranks by log q, which tells no share
             cut = Fading(width, torch.zeros(len(encoded.words), dtype=torch.float64))
@@ -439,23 +436,23 @@ class WordByWord(StepProposal):
         return beam, draws
 
     def arrived(
-        self, encoded: Encoded, states: Sequence[Standing]
+        self, encoded: Encoded, states: Sequence[PendingStacks]
     ) -> tuple[Stacks, Integers, Tensor]:
-        """Put the last word on the stacks of histories, side by side.
+        """Put the last word on the stacks of several runs' histories.
 
         Returns:
-            A table of these stacks; their rows, (B, K); log P of the word in nats of
-            those that owe it, in order.
+            A table of these stacks; their rows, (B, K); log P of the pending words in
+            nats, in order.
         """
         stacks, last = states[0].ground.stacks, states[0].last
         row = np.concatenate([state.row for state in states], 1)
         if last is None:
             return *stacks.compact(row), wide_zeros((0,), self.model.device)
         text, word = encoded.token(last)
-        owing = np.concatenate([state.owing for state in states], 1)[text]
-        of_owing = np.broadcast_to(word[:, None], owing.shape)[owing]
-        size = self.model.config.vocab_size
-        pair, which = distinct(row[text][owing] * size + of_owing)
+        pending = np.concatenate([state.pending for state in states], 1)[text]
+        said = np.broadcast_to(word[:, None], pending.shape)
+        size, said = self.model.config.vocab_size, said[pending]
+        pair, which = distinct(row[text][pending] * size + said)
         log_word = wide_zeros((0,), self.model.device)
         if len(pair):
             top = stacks.top(pair // size)
@@ -465,7 +462,7 @@ class WordByWord(StepProposal):
         return *self.shifted(stacks, row, text, word), log_word
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
+        """Log q(z_k | x) in nats, (B, K) float64."""
         before, after = fetched(*trees)
         row = encoded.state.row
         row = np.broadcast_to(row, (len(row), after.shape[1]))
@@ -490,7 +487,6 @@ class WordByWord(StepProposal):
         return self._sent(log_q.masked_fill(after > 0, -torch.inf))
 
     def advance(self, encoded: Encoded, trees: Trees) -> StackState:
-        """Return the stacks after the encoded piece."""
         return self.model.advance(encoded, trees)
 
     def listed(
@@ -506,27 +502,27 @@ class WordByWord(StepProposal):
             stacks: A table.
             row: The stack of each history.
             word: The words, (B,).
-            log_least: The log p of more REDUCEs below which no more are listed of each
-                history, (B, K).
+            log_least: Threshold of each history: REDUCEs beyond it are not listed, (B,
+                K).
 
         Returns:
             A table with the stacks after them, and the choices.
         """
         model, config = self.model.generative, self.model.config
-        place, which = distinct(row)
-        # An end asks for all REDUCEs, likely or not.
+        rows, which = distinct(row)
+        # An end requires all REDUCEs, likely or not.
         every = self._is_end(word)[:, None] | self.exact
         log_least = np.where(every, -np.inf, log_least)
-        of_place = np.full(len(place), np.inf)
-        np.minimum.at(of_place, which, np.broadcast_to(log_least, row.shape))
-        choices = Reduces.of(model, stacks, place, of_place)
+        least_of_row = np.full(len(rows), np.inf)
+        np.minimum.at(least_of_row, which, np.broadcast_to(log_least, row.shape))
+        choices = Reduces.of(model, stacks, rows, least_of_row)
         stacks = choices.stacks
         # Each (stack, next word) once.
         pair, of_pair = distinct(which * config.vocab_size + word[:, None])
         stack, word = pair // config.vocab_size, pair % config.vocab_size
         after, possible = choices.row[stack], choices.possible[stack]
-        size, place = stacks.size[after], choices.place[stack]
-        spoken, exact = self._spoken(choices.top, place, size, word)
+        size, index = stacks.size[after], choices.place[stack]
+        spoken, exact = self._spoken(choices.top, index, size, word)
         return stacks, Listed(
             of_pair,
             after,
@@ -542,7 +538,6 @@ class WordByWord(StepProposal):
         )
 
     def _is_end(self, word: Integers) -> NDArray[np.bool_]:
-        """Return which words end a sentence."""
         says = self.model.config.sentence_ends
         ends: NDArray[np.bool_] = (word == END) & (says or self.finishes)
         return ends
@@ -550,70 +545,69 @@ class WordByWord(StepProposal):
     def _spoken(
         self, top: Tensor, place: Integers, size: Integers, word: Integers
     ) -> tuple[Tensor, NDArray[np.bool_]]:
-        """Score the word after each choice, see ``Listed``.
+        """Score the word after each choice.
 
         A word is scored over the whole vocabulary after the first ``SPOKEN`` choices
-        and where one tree stands, and after others to first order about the last of
-        those. ``prior`` does not look at it, and an end that the model does not say
-        costs nothing.
+        and where one tree stands; after others to first order about the last of those.
+        ``prior`` ignores the word, and an end that the model lacks costs nothing.
 
         Args:
             top: u of stacks.
-            place: Which of them is after each choice, (P, M); -1: not listed.
+            place: Index in ``top`` of the stack after each choice, (P, M); -1 if not
+                listed.
             size: Items on it, (P, M).
             word: The words, (P,).
 
         Returns:
-            What ``Listed`` says, and where that is log P(word | SHIFT), (P, M) each.
+            ``spoken`` and ``exact`` of ``Listed``, (P, M) each.
         """
         model, device = self.model.generative, self.model.device
         spoken = wide_zeros((place.size,), device)
         free = np.ones(place.shape, bool) & (self.finishes & (word == END))[:, None]
         if self.name != "adapted":
             return spoken.view(place.shape), free
-        possible, number = (place >= 0) & ~free, np.arange(place.shape[1])
-        near = possible & (number >= SPOKEN) & (size > 1) & (not self.exact)
-        base = near.any(1, keepdims=True) & (number == SPOKEN - 1)
+        possible, reduces = (place >= 0) & ~free, np.arange(place.shape[1])
+        near = possible & (reduces >= SPOKEN) & (size > 1) & (not self.exact)
+        base = near.any(1, keepdims=True) & (reduces == SPOKEN - 1)
 
-        def found(some: NDArray[np.bool_]) -> Iterator[Tensor]:
+        def columns(mask: NDArray[np.bool_]) -> Iterator[Tensor]:
             said = np.broadcast_to(word[:, None], place.shape)
-            columns = (x[some] for x in (place, size, said))
-            return sent_all(device, np.flatnonzero(some), *columns)
+            masked = (x[mask] for x in (place, size, said))
+            return sent_all(device, np.flatnonzero(mask), *masked)
 
         spoken = spoken.masked_fill(
             sent(torch.from_numpy(~free.flatten()), device), -torch.inf
         )
-        where, there, *others = found(possible & ~near & ~base)
-        spoken[where] = model.log_word(top[there], *others)
+        where, index, *others = columns(possible & ~near & ~base)
+        spoken[where] = model.log_word(top[index], *others)
         if len(owner := near.nonzero()[0]):
-            where, there, *others = found(base)
-            u = top[there]
+            where, index, *others = columns(base)
+            u = top[index]
             log_p, slope = model.log_word_and_slope(u, *others)
             spoken[where] = log_p
             which = near.any(1).cumsum()[owner] - 1
             integers = np.flatnonzero(near), place[near], which
-            where, there, of = sent_all(device, *integers)
-            further = ((top[there] - u[of]) * slope[of]).sum(-1)
+            where, index, of = sent_all(device, *integers)
+            further = ((top[index] - u[of]) * slope[of]).sum(-1)
             spoken[where] = log_p[of] + widened(further)
         return spoken.view(place.shape), ~near
 
     def scored(
         self, listed: Listed, log_p: Tensor, log_reduced: Tensor, spoken: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return log q(z_t), what it adds to a rank and to log p, and log p of a class.
+        """Log q(z_t), rank, contribution to log p, and log p of the unlikely class.
 
-        They are (P, M + 1), (P, M), (P, M) and (P,), float64; what is added to log p
-        is without a word that is not scored as p scores it.
-
-        The last column is log q of all choices that are not listed. From where more
-        are unlikely, they are one class, listed or not: the word is scored as after
-        the last choice before, and q within the class is p's own.
+        They are (P, M + 1), (P, M), (P, M) and (P,), float64. The contribution to log p
+        lacks the word where its score is approximate. The last column of log q is the
+        probability of all unlisted choices. Unlikely choices form one class, listed or
+        not: its word is scored as after the last choice before it, and q within it is
+        p's own.
 
         Args:
             listed: The choices.
-            log_p: What is computed of them, on the host.
-            log_reduced: The same.
-            spoken: The same.
+            log_p: Field of ``listed``, on the host.
+            log_reduced: Field of ``listed``, on the host.
+            spoken: Field of ``listed``, on the host.
         """
         log_p, log_reduced = (x.double()[listed.stack] for x in (log_p, log_reduced))
         words = spoken.double().masked_fill(listed.unfinished, -torch.inf)
@@ -636,12 +630,12 @@ class WordByWord(StepProposal):
     def shifted(
         self, stacks: Stacks, row: Integers, text: Integers, word: Integers
     ) -> tuple[Stacks, Integers]:
-        """Keep the stacks of histories, and put a word on those of some texts."""
+        """Keep the stacks of histories, and put a word on those of given texts."""
         row, going = row.copy(), row[text]
         moves = np.broadcast_to(word[:, None], going.shape).reshape(-1, 1)
         stacks, path = self.model.generative.moved(stacks, going.ravel(), moves)
         row[text] = path[:, 1].reshape(going.shape)
         return stacks.compact(row)
 
-    def _sent(self, found: Tensor) -> Tensor:
-        return sent(found, self.model.device)
+    def _sent(self, log_prob: Tensor) -> Tensor:
+        return sent(log_prob, self.model.device)

@@ -23,16 +23,16 @@ from lm_latent_eval.text.counts import sentence_starts
 class RNNG(RNNGJoint):
     """A recurrent neural network grammar with its CRF proposal.
 
-    Of a text with its end word p(x) is the probability of the sentence, of one without
-    that of all sentences that begin so; unless the model has no sentence ends, when
-    whole trees over the text are the sentence.
+    p(x) of a text with an end word is the probability of the sentence. Without an end
+    word it is the probability of all sentences that begin so, or, in a model without
+    sentence ends, of all trees over the text.
     """
 
     config_class = RNNGConfig
     base_model_prefix = "rnng"
     main_input_name = "inputs"
     estimators: Sequence[str] = ("auto", "mixed", "dpf", "is", "beam", "smc")
-    """What estimates its likelihoods, the default first."""
+    """Supported estimators, the default first."""
 
     def __init__(self, config: RNNGConfig) -> None:
         super().__init__(config)
@@ -41,13 +41,12 @@ class RNNG(RNNGJoint):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def sentence_starts(self, text: str) -> list[int]:
-        """Return where each sentence of a document begins, in characters."""
         return sentence_starts(text, self.config.language)
 
     def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
         """Predict the first token of an encoded piece, (B, num_words) nats.
 
-        Every number of REDUCEs before it is summed over.
+        The REDUCEs before it are summed over.
         """
         first = next_word(
             self.generative, self.choices(encoded), encoded.state.row, log_w
@@ -58,13 +57,11 @@ class RNNG(RNNGJoint):
     def describe(
         self, words: Sequence[str], trees: Trees, decode: Callable[[Sequence[int]], str]
     ) -> Description:
-        """Write a tree in brackets: see ``LatentLM``."""
         return described(words, trees)
 
     exact_proposal = "exactly adapted"
 
     def num_latents(self, num_words: int) -> int:
-        """Count the binary trees over a number of words."""
         return num_trees(num_words)
 
     def log_marginal(self, words: Tensor) -> Tensor:
@@ -75,23 +72,22 @@ class RNNG(RNNGJoint):
         return log_marginal(self.generative, words)
 
     proposal_names = ("adapted", "crf", "prior")
-    """What ``proposal`` can return, the best first."""
+    """Names of proposals, the best first."""
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> CRFProposal | WordByWord | FinishedTrees:
-        """Return a proposal.
+        """Build a proposal.
 
         Args:
-            name: ``adapted`` and ``prior`` go from left to right and read the next
-                word, or nothing but whether the sentence ends; ``crf`` reads whole
-                sentences, and so do the others without sentence ends, when p is over
-                whole trees. None is the first of ``proposal_names``. The
-                ``exact_proposal`` is ``adapted`` where that spares no work.
+            name: ``adapted`` goes from left to right and reads the next word; ``prior``
+                reads only whether the sentence ends; ``crf`` reads whole sentences.
+                None is the first of ``proposal_names``. ``exact_proposal`` is
+                ``adapted`` without its approximation of unlikely choices.
             temperature: Divides the proposal's scores.
 
         Raises:
-            ValueError: If there is no such proposal or the temperature is not positive.
+            ValueError: If the name is unknown or the temperature is not positive.
         """
         check_temperature(temperature)
         if name == self.exact_proposal:

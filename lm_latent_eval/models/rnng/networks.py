@@ -59,15 +59,15 @@ class RNNGConfig(TrainedConfig):
     """Configuration of a recurrent neural network grammar and its CRF proposal.
 
     Args:
-        hidden_size: d, of embeddings, stack and composition, which share it.
+        hidden_size: d, shared by embeddings, stack and composition.
         num_layers: Layers of the stack LSTM.
-        proposal_size: Of each direction of the proposal's LSTM.
-        max_words: Of the longest sentence that the proposal can read.
+        proposal_size: Size of each direction of the proposal's LSTM.
+        max_words: Length of the longest sentence that the proposal can read.
         sentence_ends: Whether a sentence ends with an end word. Without it p is no
             distribution over sentences of all lengths.
         only_possible: Exclude an end before one tree stands, and charge nothing after
             it, so that p is normalised; None is yes if sentences end. Original
-            checkpoints were trained with what is impossible.
+            checkpoints were trained with impossible moves.
         language: Code of the language whose sentences documents are split into.
     """
 
@@ -91,16 +91,16 @@ class RNNGConfig(TrainedConfig):
 
 
 SMALLEST_ACTION = 1e-7
-"""P(REDUCE) stays this far from 0 and 1."""
+"""Distance of P(REDUCE) from 0 and 1."""
 
 WORDS_AT_ONCE = 1 << 12
-"""Rows of word scores held at a time, at most."""
+"""Largest number of rows of word scores held at a time."""
 TABLE = 1 << 21
-"""Scores (rows x words) held at a time: what fits in the cache is normalised faster."""
+"""Largest number of scores (rows x words) held at a time, sized for the cache."""
 
 
 class StackCell(nn.Module):
-    """LSTM layers that read one item from the state under it."""
+    """LSTM layers that read values (R, d) in states (R, layers, 2, d)."""
 
     def __init__(self, size: int, num_layers: int, dropout: float) -> None:
         super().__init__()
@@ -111,7 +111,6 @@ class StackCell(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, value: Tensor, state: Tensor) -> Tensor:
-        """Read values (R, d) in states (R, layers, 2, d); return the new states."""
         layers: list[Tensor] = []
         for linear, layer in zip(self.linears, state.unbind(1), strict=True):
             h, c = layer.unbind(1)
@@ -127,7 +126,7 @@ class StackCell(nn.Module):
 
 
 class Composition(nn.Module):
-    """A binary tree LSTM."""
+    """A binary tree LSTM over items (h, c), each (R, 2, d)."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -135,7 +134,6 @@ class Composition(nn.Module):
         self.linear = nn.Linear(2 * size, 5 * size)
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        """Compose items (h, c), each (R, 2, d)."""
         (h_left, c_left), (h_right, c_right) = left.unbind(1), right.unbind(1)
         gates = self.linear(torch.cat([h_right, h_left], -1))
         opened, value = gates.split([4 * self.size, self.size], -1)
@@ -161,7 +159,7 @@ class GenerativeModel(nn.Module):
     # -- moves ----------------------------------------------------------------------
 
     def begin(self) -> Stacks:
-        """Return the empty stack, over the start word, as row 0."""
+        """Table with the empty stack, over the start word, as row 0."""
         start = self.embeddings.weight[START][None]
         items = start.new_zeros(1, 2, self.config.hidden_size)
         state = start.new_zeros(1, self.config.num_layers, *items.shape[1:])
@@ -169,13 +167,13 @@ class GenerativeModel(nn.Module):
         return Stacks((self.stack(start, state),), items, none, none, none)
 
     def grown(self, stacks: Stacks, growth: Growth) -> Stacks:
-        """Return a table with the stacks that moves make: items first, then states."""
+        """Add the stacks that moves make: items first, then states."""
         if not len(growth.move):
             return stacks
         begin, end = len(stacks.items), len(stacks.items) + len(growth.word)
-        number = end + sum(len(left) for left, _ in growth.composed)
-        room = stacks.items.new_zeros(number - begin, *stacks.items.shape[1:])
-        item = torch.cat([stacks.items, room])
+        num_items = end + sum(len(left) for left, _ in growth.composed)
+        zeros = stacks.items.new_zeros(num_items - begin, *stacks.items.shape[1:])
+        item = torch.cat([stacks.items, zeros])
         item[begin:end, 0] = self.embeddings(growth.word)
         for left, right in growth.composed:
             begin, end = end, end + len(left)
@@ -191,11 +189,10 @@ class GenerativeModel(nn.Module):
     def moved(
         self, stacks: Stacks, row: Integers, moves: Integers
     ) -> tuple[Stacks, Integers]:
-        """Do moves, (R, A), to stacks, (R,).
+        """Apply moves, (R, A), to stacks, (R,).
 
         Returns:
-            A table with the stacks that this makes; the stack before each move and
-            after the last, (R, A + 1).
+            The enlarged table; stacks before each move and after the last, (R, A + 1).
         """
         made = growth(stacks, row, moves)
         return self.grown(stacks, made), made.path
@@ -204,13 +201,12 @@ class GenerativeModel(nn.Module):
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of word scores held at a time; a gradient keeps all of them anyway."""
-        if self.training:
+        if self.training:  # a gradient keeps all rows anyway
             return WORDS_AT_ONCE
         return max(1, min(WORDS_AT_ONCE, TABLE // self.config.vocab_size))
 
     def log_actions(self, top: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log P(SHIFT) and log P(REDUCE) in nats, each (R,) float64.
+        """log P(SHIFT) and log P(REDUCE) in nats, each (R,) float64.
 
         Args:
             top: u of each stack, (R, d).
@@ -224,7 +220,7 @@ class GenerativeModel(nn.Module):
         return log_shift, log_reduce.masked_fill(forced, -torch.inf)
 
     def log_words(self, top: Tensor, size: Tensor) -> Tensor:
-        """Return the log-probabilities of every word, (R, V) nats."""
+        """Log-probabilities of every word, (R, V) nats."""
         bias = excluding(self.bias, self.config.never_uttered)
         scores = F.linear(self.dropout(top), self.embeddings.weight, bias)
         if not self.config.sentence_ends:
@@ -239,7 +235,7 @@ class GenerativeModel(nn.Module):
         return log_p.select_scatter(ends, 1, END)
 
     def log_word(self, top: Tensor, size: Tensor, word: Tensor) -> Tensor:
-        """Return log P(word | SHIFT) of one word a stack in nats, (R,) float64."""
+        """log P(word | SHIFT) of one word a stack in nats, (R,) float64."""
         at_once = self.rows_at_once
         stacks = zip(*(x.split(at_once) for x in (top, size, word)), strict=True)
         parts = [
@@ -251,14 +247,14 @@ class GenerativeModel(nn.Module):
     def log_word_and_slope(
         self, top: Tensor, size: Tensor, word: Tensor
     ) -> tuple[Tensor, Tensor]:
-        r"""Return log P(word | SHIFT) of stacks and its gradient in u.
+        r"""log P(word | SHIFT) of stacks and its gradient in u.
 
         .. math:: \nabla_u \log P(x \mid u) = E_x - \sum_y P(y \mid u) E_y
 
-        log P is concave in u: to first order it is nowhere less than it is.
+        log P is concave in u, so its first-order expansion is an upper bound.
 
         Args:
-            top: u of each stack, (R, d), of which no dropout takes anything.
+            top: u of each stack, (R, d), without dropout.
             size: Items on it, (R,).
             word: The word after it, (R,).
 
@@ -275,11 +271,11 @@ class GenerativeModel(nn.Module):
 
 
 SPANS_AT_ONCE = 1 << 14
-"""Spans scored together."""
+"""Number of spans scored together."""
 
 
 class SpanScores(nn.Module):
-    """s_ij of every span of a sentence."""
+    """Scores s_ij of every span of a sentence."""
 
     def __init__(self, config: RNNGConfig) -> None:
         super().__init__()
@@ -305,7 +301,7 @@ class SpanScores(nn.Module):
             length: Words of each sentence, on the host, (B,).
 
         Returns:
-            (B, N, N), row i and column j for words i .. j; 0 where there is no span.
+            (B, N, N), row i and column j for words i .. j; 0 outside spans.
 
         Raises:
             ValueError: If a sentence is too long for the learned positions.
@@ -331,7 +327,6 @@ class SpanScores(nn.Module):
     def _score(
         self, forward: Tensor, backward: Tensor, text: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
-        """Return s_ij of spans of some texts, (number of spans,)."""
         vector = torch.cat(
             [
                 forward[text, j + 2] - forward[text, i + 1],
@@ -343,7 +338,6 @@ class SpanScores(nn.Module):
         return score
 
     def _read(self, words: Tensor, length: Tensor) -> Tensor:
-        """Run the LSTM over the sentence between its marks, (B, N + 2, 2q)."""
         left = words.new_full((len(words), 1), PADDING)
         marked = torch.cat([left, words, left], 1)
         end = sent(length[:, None] + 1, words.device)

@@ -31,16 +31,16 @@ class Stacks:
     """A table of stacks; row 0 is the empty one, which lies below itself."""
 
     states: tuple[Tensor, ...]
-    """Of the LSTM, (rows, layers, 2, d), hidden and cell: rows that were added together
-    are one part, so that adding copies none."""
+    """LSTM states, (rows, layers, 2, d), hidden and cell, in parts so that adding rows
+    copies none."""
     items: Tensor
-    """Of which stacks are made, (items, 2, d), hidden and cell."""
+    """Hidden and cell of items, (items, 2, d), shared by stacks."""
     below: Integers
     """Row of the stack without its topmost item, (rows,)."""
     size: Integers
-    """Items, (rows,)."""
+    """Number of items, (rows,)."""
     item: Integers
-    """Which item is the topmost one, (rows,); anything of the empty stack."""
+    """Index of the topmost item, (rows,); undefined for the empty stack."""
 
     def __len__(self) -> int:
         return len(self.below)
@@ -50,53 +50,52 @@ class Stacks:
         return self.items.device
 
     def top(self, row: Integers) -> Tensor:
-        """Return u of some stacks, the top layer's hidden state, (R, d)."""
+        """u of given stacks, the top layer's hidden state, (R, d)."""
         return self._picked(row, [part[:, -1, 0] for part in self.states])
 
     def state(self, row: Integers) -> Tensor:
-        """Return LSTM states of some stacks, in any order, (R, layers, 2, d)."""
+        """LSTM states of given stacks, (R, layers, 2, d)."""
         return self._picked(row, self.states)
 
     def _picked(self, row: Integers, parts: Sequence[Tensor]) -> Tensor:
-        """Return some rows of what is given part by part."""
         sizes = np.array([len(part) for part in parts])
         ends = sizes.cumsum()
-        which = ends.searchsorted(row, "right")
-        order, in_order = np.arange(len(row)), bool((which[1:] >= which[:-1]).all())
+        part_of = ends.searchsorted(row, "right")
+        order, in_order = np.arange(len(row)), bool((part_of[1:] >= part_of[:-1]).all())
         if not in_order:
-            order = np.argsort(which, kind="stable")
-        place: Integers = (row - (ends - sizes)[which])[order]
-        there, back = sent_all(self.device, place, np.argsort(order))
-        some = there.split(np.bincount(which, minlength=len(sizes)).tolist())
-        pairs = zip(parts, some, strict=True)
-        picked = torch.cat([part.index_select(0, p) for part, p in pairs])
+            order = np.argsort(part_of, kind="stable")
+        within: Integers = (row - (ends - sizes)[part_of])[order]
+        index, back = sent_all(self.device, within, np.argsort(order))
+        indices = index.split(np.bincount(part_of, minlength=len(sizes)).tolist())
+        pairs = zip(parts, indices, strict=True)
+        picked = torch.cat([part.index_select(0, i) for part, i in pairs])
         return picked if in_order else picked.index_select(0, back)
 
     def compact(self, row: Integers) -> tuple[Stacks, Integers]:
-        """Keep given stacks and all below them; return them and their new rows."""
+        """Keep given stacks and all below them; return the table and the new rows."""
         wanted = np.zeros(len(self), bool)
         wanted[0] = True
-        here = np.unique(row)
-        while len(here):
-            wanted[here] = True
-            here = self.below[here]
-            here = here[~wanted[here]]
+        layer = np.unique(row)
+        while len(layer):
+            wanted[layer] = True
+            layer = self.below[layer]
+            layer = layer[~wanted[layer]]
         (keep,) = wanted.nonzero()
-        place = wanted.cumsum() - 1
+        new_row = wanted.cumsum() - 1
         used, item = distinct(self.item[keep])
-        (there,) = sent_all(self.device, used)
+        (index,) = sent_all(self.device, used)
         stacks = Stacks(
             (self.state(keep),),
-            self.items.index_select(0, there),
-            place[self.below[keep]],
+            self.items.index_select(0, index),
+            new_row[self.below[keep]],
             self.size[keep],
             item,
         )
-        return stacks, place[row]
+        return stacks, new_row[row]
 
     @classmethod
     def join(cls, tables: Sequence[Stacks]) -> tuple[Stacks, list[int]]:
-        """Lay tables end to end; return them and how far each one's rows moved."""
+        """Concatenate tables; return the result and the row offset of each."""
         moved = np.cumsum([0, *map(len, tables)]).tolist()[:-1]
         items = np.cumsum([0, *(len(table.items) for table in tables)]).tolist()[:-1]
         joined = cls(
@@ -111,50 +110,48 @@ class Stacks:
 
 @dataclass(frozen=True)
 class StackState:
-    """Stacks of B texts with K histories of actions each."""
+    """Stacks of B texts with K histories each; ``row`` is (B, K)."""
 
     stacks: Stacks
     row: Integers
-    """(B, K)."""
 
     def select(self, index: Tensor) -> StackState:
         return StackState(self.stacks, self.row[index.numpy()])
 
     def resample(self, index: Tensor) -> StackState:
-        """Pick histories of each text, (B, K')."""
         row = np.take_along_axis(self.row, index.numpy(), 1)
         return StackState(self.stacks, row)
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Stacks that sequences of moves make of a table's, each distinct one once.
+    """Stacks that sequences of moves add to a table, each distinct one once.
 
-    Items depend on no stack under them: they are made first, those that others are
-    composed of before these, and then states, from the lowest stacks up. New stacks
-    are in order of how many other new ones they stand on.
+    Items are independent of the stack under them, so they are made first, in order of
+    height, and then states, in order of depth above the old table.
     """
 
     path: Integers
-    """The stack before each move and after the last, (R, A + 1)."""
+    """Stack before each move and after the last, (R, A + 1)."""
     parent: Integers
-    """The stack that each new one is made from, (rows,)."""
+    """Stack from which each new one is made, (rows,)."""
     move: Integers
-    """The move that makes it, (rows,)."""
+    """Move that makes it, (rows,)."""
     below: Integers
-    """The table's columns with those of the new stacks; see ``Stacks``."""
+    """Columns ``below``, ``size`` and ``item`` of the enlarged table; see ``Stacks``.
+    """
     size: Integers
     item: Integers
     word: Tensor
-    """Words whose items are the first new ones."""
+    """Words of the first new items."""
     composed: list[tuple[Tensor, Tensor]]
-    """Left and right items of which the next new ones are composed, by height."""
+    """Left and right children of the next new items, by height."""
     value: Tensor
     """``item`` of the new stacks, on the device."""
     base: Integers
-    """The table's stacks that the first new ones stand on."""
+    """Rows of the old table under the first new stacks."""
     bases: list[Tensor]
-    """Which of these the next ones stand on, depth by depth."""
+    """Indices, into the depth before, of the rows under later new stacks."""
 
 
 def growth(stacks: Stacks, row: Integers, moves: Integers) -> Growth:
@@ -162,17 +159,17 @@ def growth(stacks: Stacks, row: Integers, moves: Integers) -> Growth:
 
     Args:
         stacks: A table.
-        row: The stack of it that each begins on, (R,).
+        row: The stack that each begins on, (R,).
         moves: Word ids, ``REDUCE`` or ``NOTHING``, (R, A).
     """
-    used, room = len(stacks), np.zeros(int((moves != NOTHING).sum()), np.int64)
-    below, size = np.append(stacks.below, room), np.append(stacks.size, room)
+    used, new_rows = len(stacks), np.zeros(int((moves != NOTHING).sum()), np.int64)
+    below, size = np.append(stacks.below, new_rows), np.append(stacks.size, new_rows)
     parent, move, height, depth = np.zeros((4, len(below)), np.int64)
     path = np.repeat(row[:, None], moves.shape[1] + 1, 1)
     made, scale = used, moves.max(initial=0) - NOTHING + 1
     for a, column in enumerate(moves.T):
-        (going,) = (column != NOTHING).nonzero()
-        pair, which = distinct(path[going, a] * scale + column[going] - NOTHING)
+        (active,) = (column != NOTHING).nonzero()
+        pair, which = distinct(path[active, a] * scale + column[active] - NOTHING)
         here = slice(made, made + len(pair))
         begun, done = pair // scale, pair % scale + NOTHING
         left, reducing = below[begun], done == REDUCE
@@ -180,7 +177,7 @@ def growth(stacks: Stacks, row: Integers, moves: Integers) -> Growth:
         parent[here], move[here], below[here] = begun, done, base
         size[here], depth[here] = size[base] + 1, depth[base] + 1
         height[here] = (np.maximum(height[begun], height[left]) + 1) * reducing
-        path[going, a + 1 :] = (made + which)[:, None]
+        path[active, a + 1 :] = (made + which)[:, None]
         made += len(pair)
     order, name = np.argsort(depth[:made], kind="stable"), np.arange(made)
     name[order] = np.arange(made)
@@ -188,29 +185,29 @@ def growth(stacks: Stacks, row: Integers, moves: Integers) -> Growth:
     path, below, parent = name[path], name[below[order]], name[parent[order]]
     size, move, height, depth = (x[order] for x in (size, move, height, depth))
 
-    # Items are made by height: what is composed of the same two is one.
+    # Items are made by height, and those of the same two parts are one.
     item = np.append(stacks.item, np.zeros(made - used, np.int64))
-    number, scale = len(stacks.items), len(stacks.items) + made
+    num_items, scale = len(stacks.items), len(stacks.items) + made
     by_height = used + np.argsort(height[used:], kind="stable")
     borders = np.bincount(height[used:]).cumsum()[:-1]
     words, *others = np.split(by_height, borders)
     word, which = distinct(move[words])
-    item[words] = number + which
-    number, pairs, sizes = number + len(word), [word[:0]], []
+    item[words] = num_items + which
+    num_items, pairs, sizes = num_items + len(word), [word[:0]], []
     for rows in others:
         right = parent[rows]
         pair, which = distinct(item[below[right]] * scale + item[right])
-        item[rows] = number + which
-        number += len(pair)
+        item[rows] = num_items + which
+        num_items += len(pair)
         pairs.append(pair)
         sizes.append(len(pair))
     pair = np.concatenate(pairs)
     _, first, *later = np.bincount(depth, minlength=2).tolist()
     base, above = np.split(below[used:], [first])
-    # Each stands on one of those that were made last.
+    # Each stands on a stack of the depth before.
     above = above - np.repeat(np.cumsum([used, first, *later])[: len(later)], later)
     integers = word, pair // scale, pair % scale, item[used:], above
-    there, lefts, rights, value, bases = sent_all(stacks.device, *integers)
+    words_sent, lefts, rights, value, bases = sent_all(stacks.device, *integers)
     return Growth(
         path,
         parent[used:],
@@ -218,7 +215,7 @@ def growth(stacks: Stacks, row: Integers, moves: Integers) -> Growth:
         below,
         size,
         item,
-        there,
+        words_sent,
         [*zip(lefts.split(sizes), rights.split(sizes), strict=True)],
         value,
         base,
@@ -227,9 +224,8 @@ def growth(stacks: Stacks, row: Integers, moves: Integers) -> Growth:
 
 
 def distinct(numbers: Integers) -> tuple[Integers, Integers]:
-    """Return the distinct numbers, and the index of each."""
-    found, which = np.unique(numbers, return_inverse=True)
-    return found, which.reshape(numbers.shape)
+    values, inverse = np.unique(numbers, return_inverse=True)
+    return values, inverse.reshape(numbers.shape)
 
 
 def sent_all(device: torch.device, *arrays: Integers) -> Iterator[Tensor]:

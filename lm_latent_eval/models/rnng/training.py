@@ -36,8 +36,8 @@ from lm_latent_eval.training.supervised import Part
 Objective = Literal["supervised", "unsupervised"]
 
 Item = tuple[list[int], list[int]]
-"""Word ids with the end of one sentence, and the REDUCEs before each; no REDUCEs are
-listed where the tree is not known."""
+"""Word ids of a sentence with its end, and the REDUCEs before each; empty without a
+tree."""
 
 
 def train_rnng(
@@ -58,33 +58,33 @@ def train_rnng(
     Args:
         sentences: Training sentences, with trees if the objective is supervised.
         dev: Development sentences, for the learning rate and for stopping.
-        directory: Where the checkpoint goes. An interrupted run there is resumed.
-        objective: What to maximise.
-        start: An RNNG to go on from, with its vocabulary and size.
-        words: Without one: all words that there are, so that none is unknown.
-        min_count: Without either: rarer words are unknown.
+        directory: Folder of the checkpoint. An interrupted run there is resumed.
+        objective: Training objective.
+        start: An RNNG to continue from, with its vocabulary and size.
+        words: Tokenizer with a closed vocabulary; None builds one from the sentences.
+        min_count: Without ``words``: rarer words are unknown.
         num_samples: Trees a sentence, at least 2, if unsupervised.
-        size: How large the model is.
-        options: How to train.
+        size: Size of the model.
+        options: Options of training.
 
     Raises:
-        ValueError: If there is no such objective, it needs trees that there are not, or
-            K is below 2.
+        ValueError: If the objective is unknown or needs trees that are missing, or K is
+            below 2.
     """
     one_of("objective", objective, get_args(Objective))
     size, options = size or RNNGSize(), options or Options()
     texts = [s if isinstance(s, str) else s.text for s in sentences]
     if start is None:
         tokenizer = words or WordTokenizer.train(texts, min_count=min_count)
-        if words:  # of which none is unknown
-            known: dict[str, Any] = {
+        if words:  # a closed vocabulary
+            vocabulary: dict[str, Any] = {
                 "vocab_size": tokenizer.vocab_size,
                 "never_uttered": [PADDING, UNKNOWN, START],
             }
         else:
-            known = sizes(tokenizer, texts)
+            vocabulary = sizes(tokenizer, texts)
         torch.manual_seed(options.seed)
-        model = RNNG(RNNGConfig(**known, **vars(size)))
+        model = RNNG(RNNGConfig(**vocabulary, **vars(size)))
     else:
         tokenizer, model = start.tokenizer, start.model.requires_grad_(True)
     longest = model.config.max_words
@@ -117,12 +117,12 @@ def items(
     longest: int,
     objective: Objective,
 ) -> list[Item]:
-    """Return the sentences that can be trained on.
+    """Encode the sentences that fit the model.
 
     Raises:
-        ValueError: If the objective needs trees that there are not.
+        ValueError: If the objective needs trees that are missing.
     """
-    found: list[Item] = []
+    encoded: list[Item] = []
     for sentence in sentences:
         if isinstance(sentence, str):
             if objective == "supervised":
@@ -131,21 +131,21 @@ def items(
                     "--objective unsupervised"
                 )
             ids = tokenizer(sentence).ids
-            found.append(([*ids, END] if ids else [], []))
+            encoded.append(([*ids, END] if ids else [], []))
         else:
-            found.append(reduces(sentence, tokenizer))
-    kept = [item for item in found if 0 < len(item[0]) - 1 <= longest]
-    if len(kept) < len(found):
+            encoded.append(reduces(sentence, tokenizer))
+    kept = [item for item in encoded if 0 < len(item[0]) - 1 <= longest]
+    if len(kept) < len(encoded):
         print(
-            f"left out {len(found) - len(kept)} of {len(found)} sentences: no words, "
-            f"or more than {longest}",
+            f"left out {len(encoded) - len(kept)} of {len(encoded)} sentences: "
+            f"no words, or more than {longest}",
             file=sys.stderr,
         )
     return kept
 
 
 def parts(model: RNNG, objective: Objective, num_samples: int) -> dict[str, Part[Item]]:
-    """Return what is trained: p and the CRF side by side, or both by one bound.
+    """Modules to train with their losses: p and the CRF, or both by one bound.
 
     Raises:
         ValueError: If ``num_samples`` is below 2 and the objective samples.
@@ -165,20 +165,20 @@ def parts(model: RNNG, objective: Objective, num_samples: int) -> dict[str, Part
 
 
 def log_p(model: RNNG, batch: Sequence[Item]) -> Tensor:
-    """Return log p(x, z) of annotated sentences in nats, (B,)."""
+    """log p(x, z) of annotated sentences, (B,) nats."""
     tokens, trees = collate(batch, model.device)
     return model.log_joint(model.encode(tokens), trees)[:, 0]
 
 
 def log_q(model: RNNG, batch: Sequence[Item]) -> Tensor:
-    """Return log q(z | x) of annotated sentences in nats, (B,)."""
+    """log q(z | x) of annotated sentences, (B,) nats."""
     tokens, trees = collate(batch, model.device)
     proposal = CRFProposal(model)
     return proposal.log_prob(proposal.encode(tokens), trees)[:, 0]
 
 
 def bound(model: RNNG, batch: Sequence[Item], num_samples: int) -> Tensor:
-    """Estimate the evidence lower bound in nats, (B,), and with it its gradient.
+    """Estimate the evidence lower bound, (B,) nats, differentiable.
 
     The trees are drawn from torch's global generator, which the trainer seeds.
     """
@@ -201,7 +201,6 @@ def bound(model: RNNG, batch: Sequence[Item], num_samples: int) -> Tensor:
 
 
 def collate(batch: Sequence[Item], device: torch.device) -> tuple[TokenBatch, Trees]:
-    """Pad annotated sentences."""
     ids, counts = zip(*batch, strict=True)
     tokens = TokenBatch.collate(ids, first=START, device=device)
     before = padded(counts, device)

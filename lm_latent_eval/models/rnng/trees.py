@@ -24,25 +24,25 @@ from torch.nn import functional as F
 from lm_latent_eval.latent import Description, Span
 
 REDUCE, NOTHING = -1, -2
-"""Moves that are no word: build a constituent; the sequence is over."""
+"""Moves other than words: build a constituent; padding after the last move."""
 
 
 class Trees(NamedTuple):
     """Latents of a batch: B texts, K trees (or prefixes of trees) each, T tokens."""
 
     before: Tensor
-    """REDUCEs before each token, (B, K, T); 0 past the end."""
+    """Number of REDUCEs before each token, (B, K, T); 0 past the end."""
     after: Tensor
-    """REDUCEs after the last token, (B, K)."""
+    """Number of REDUCEs after the last token, (B, K)."""
 
 
 def num_trees(words: int) -> int:
-    """Count the binary trees over a number of words (a Catalan number)."""
+    """Number of binary trees over words (a Catalan number)."""
     return math.comb(2 * (words - 1), words - 1) // words if words else 1
 
 
 def described(words: Sequence[str], trees: Trees) -> Description:
-    """Describe one tree, (1, 1, T), over words; an unfinished one is several.
+    """Describe one tree or unfinished tree, (1, 1, T), over words.
 
     Example:
         >>> tree = Trees(torch.tensor([[[0, 0, 1]]]), torch.tensor([[1]]))
@@ -52,33 +52,33 @@ def described(words: Sequence[str], trees: Trees) -> Description:
     before, stack = trees.before[0, 0].tolist(), list[tuple[int, str]]()
     last = sum(before[len(words) :]) + int(trees.after)
     spans = []
-    for place, reduces in enumerate([*before[: len(words)], last]):
+    for position, reduces in enumerate([*before[: len(words)], last]):
         for _ in range(reduces):
             _, right = stack.pop()
             start, left = stack.pop()
             stack.append((start, f"({left} {right})"))
-            spans.append(Span(start, place, ""))
-        stack += [(place, word) for word in words[place : place + 1]]
+            spans.append(Span(start, position, ""))
+        stack += [(position, word) for word in words[position : position + 1]]
     return Description(" ".join(item for _, item in stack), tuple(spans), is_tree=True)
 
 
 def moves(trees: Trees, tokens: Tensor, length: Tensor) -> Tensor:
-    """Write trees as moves: the id of a word is its SHIFT, ``REDUCE`` a REDUCE.
+    """Write trees as moves: word ids for SHIFTs, and ``REDUCE``.
 
     Args:
-        trees: Of B texts, K each.
+        trees: K trees of each of B texts.
         tokens: Word ids, (B, T).
         length: Tokens of each text, (B,).
 
     Returns:
-        Shape (B, K, A), filled up with ``NOTHING``.
+        Shape (B, K, A), padded with ``NOTHING``.
     """
     batch, samples, num_tokens = trees.before.shape
     total = length[:, None] + trees.before.sum(-1) + trees.after
     size = int(total.max()) if total.numel() else 0
-    place = torch.arange(size, device=tokens.device)
+    position = torch.arange(size, device=tokens.device)
     result = torch.full((batch, samples, size + 1), NOTHING, device=tokens.device)
-    result[..., :size].masked_fill_(place < total[..., None], REDUCE)
+    result[..., :size].masked_fill_(position < total[..., None], REDUCE)
     token = torch.arange(num_tokens, device=tokens.device)
     shift = trees.before.cumsum(-1) + token
     shift = shift.masked_fill((token >= length[:, None])[:, None], size)
@@ -95,14 +95,13 @@ def count_ends(trees: Trees, words: Tensor) -> Tensor:
     """
     size = int(words.max()) + 1
     before = F.pad(trees.before, (0, size))[..., :size]
-    place = torch.arange(size, device=words.device)
-    before = before.masked_fill((place > words[:, None])[:, None], 0)
+    position = torch.arange(size, device=words.device)
+    before = before.masked_fill((position > words[:, None])[:, None], 0)
     last = words[:, None, None].expand(*trees.after.shape, 1)
     return before.scatter_add(2, last, trees.after[..., None])
 
 
 def from_ends(ends: Tensor, length: Tensor, num_tokens: int) -> Trees:
-    """Turn ``count_ends`` of B texts of ``length`` tokens, of T at most, into trees."""
     ends = F.pad(ends, (0, max(num_tokens + 1 - ends.shape[-1], 0)))
     last = length[:, None, None].expand(*ends.shape[:2], 1)
     after = ends.gather(2, last)[..., 0]
@@ -115,15 +114,15 @@ def score_constituents(ends: Tensor, words: Tensor, scores: Tensor) -> Tensor:
     Args:
         ends: ``count_ends`` of the trees, (B, K, N + 1).
         words: n of each text, (B,).
-        scores: Of the span from word i to word j, both included, (B, N, N).
+        scores: Scores of spans from word i to word j, both included, (B, N, N).
 
     Returns:
-        Shape (B, K); ``-inf`` where the numbers are those of no whole tree.
+        Shape (B, K); ``-inf`` where ``ends`` describes no whole tree.
     """
     batch, samples, size = ends.shape
     text = torch.arange(batch, device=ends.device)[:, None].expand(batch, samples)
-    place = torch.arange(size - 1, device=ends.device)
-    inside = place < words[:, None]
+    position = torch.arange(size - 1, device=ends.device)
+    inside = position < words[:, None]
     single = scores.diagonal(0, 1, 2).masked_fill(~inside, 0.0).sum(-1)
     total = single[:, None].expand(batch, samples)
     # Where each item on the stack begins.
@@ -131,10 +130,10 @@ def score_constituents(ends: Tensor, words: Tensor, scores: Tensor) -> Tensor:
     height = ends.new_zeros(batch, samples)
     valid = ends[..., 0] == 0
     for j in range(size - 1):
-        going_on = inside[:, j, None].expand(batch, samples)
+        active = inside[:, j, None].expand(batch, samples)
         begin.scatter_(2, height[..., None], j)
-        height = height + going_on.long()
-        left = torch.where(going_on, ends[..., j + 1], 0)
+        height = height + active.long()
+        left = torch.where(active, ends[..., j + 1], 0)
         valid = valid & (left < height.clamp_min(1))
         left = left.minimum((height - 1).clamp_min(0))
         for r in range(int(left.max())):
@@ -148,7 +147,8 @@ def score_constituents(ends: Tensor, words: Tensor, scores: Tensor) -> Tensor:
 
 
 Split = Callable[[int, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-"""(step, i, j, label), each (B, K) -> last word of the left part, labels of both."""
+"""Function (step, i, j, label), each (B, K) -> last word of the left part, both labels.
+"""
 
 
 def unfold(words: Tensor, label: Tensor, split: Split) -> Tensor:
@@ -156,9 +156,9 @@ def unfold(words: Tensor, label: Tensor, split: Split) -> Tensor:
 
     Args:
         words: n of each text, (B,).
-        label: What ``split`` needs to know of the root, (B, K).
+        label: Label of the root for ``split``, (B, K).
         split: Where the constituent from word i to word j > i is divided. Its step m is
-            the m-th division of a tree; trees with fewer than m are not looked at.
+            the m-th division of a tree; its output is ignored for smaller trees.
 
     Returns:
         ``count_ends`` of the trees, (B, K, N + 1).
