@@ -12,12 +12,12 @@ class EntityNLMConfig(TrainedConfig):
     """Configuration of an EntityNLM and its proposals.
 
     Args:
-        embedding_dim: D, of words, of the top of the recurrent layers and of entities.
-        hidden_size: Of the inner recurrent layers.
-        num_layers: Recurrent layers.
+        embedding_dim: D, size of words, of the top recurrent layer and of entities.
+        hidden_size: Size of the inner recurrent layers.
+        num_layers: Number of recurrent layers.
         max_mention_length: M; a mention has 1 .. M words.
         tie_weights: Share word embeddings with the output layer.
-        proposals: The trained proposals, of ``TRAINED``.
+        proposals: Names of trained proposals, a subset of ``TRAINED``.
     """
 
     model_type = "entitynlm"

@@ -31,12 +31,12 @@ _END = re.compile(r"#\s*end document")
 _BRACKET = re.compile(r"\((?P<only>\d+)\)|\((?P<opened>\d+)|(?P<closed>\d+)\)")
 
 _CELL = re.compile(r"[-_]|(?:\(\d++\)?+|\d++\))(?:\|?(?:\(\d++\)?+|\d++\)))*+")
-"""Possessive: a long cell that is none is refused at once."""
+"""Coreference cell; possessive, so that a long invalid cell fails at once."""
 
 
 @dataclass(frozen=True)
 class Mention:
-    """Characters ``start`` .. ``end - 1`` mention an entity."""
+    """A mention of an entity by characters ``start`` .. ``end - 1``."""
 
     start: int
     end: int
@@ -71,10 +71,12 @@ def _read_file(path: Path) -> list[CoreferenceText]:
     document: _Document | None = None
     columns: int | None = None
     after = 0
-    for number, line in numbered_lines(path):
-        if number > after + 1:  # a blank line: the next sentence has its own columns
+    for line_number, line in numbered_lines(path):
+        if (
+            line_number > after + 1
+        ):  # a blank line: the next sentence has its own columns
             columns = None
-        after = number
+        after = line_number
         try:
             if line.startswith("#") and (begin := _BEGIN.match(line)):
                 if document is not None:
@@ -95,9 +97,9 @@ def _read_file(path: Path) -> list[CoreferenceText]:
                         "sentence"
                     )
                 columns = len(cells)
-                document.add(_word(cells), cells[-1].strip(), number)
+                document.add(_word(cells), cells[-1].strip(), line_number)
         except ValueError as err:
-            raise ValueError(f"{path}, line {number}: {err}") from err
+            raise ValueError(f"{path}, line {line_number}: {err}") from err
     if document is not None:
         raise ValueError(f"{path}, line {after}: no '#end document': cut off?")
     return texts
@@ -121,15 +123,14 @@ class _Document:
     name: str
     words: list[str] = field(default_factory=list)
     position: int = 0
-    """Where the next word starts, in characters."""
+    """Offset of the next word, in characters."""
     opened: dict[int, list[tuple[int, int]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """Entity -> (character, line) where its open mentions begin, the innermost last."""
+    """Entity -> (character, line) of its open mentions' starts, the innermost last."""
     mentions: list[Mention] = field(default_factory=list)
 
     def add(self, word: str, cell: str, line: int) -> None:
-        """Read a word and its brackets."""
         if not _CELL.fullmatch(cell):
             raise ValueError(
                 f"{cell!r} is no coreference: expected (id, id), (id) or '-'"
@@ -153,7 +154,6 @@ class _Document:
         self.mentions.append(Mention(start, end, entity))
 
     def finish(self) -> CoreferenceText:
-        """Return the document."""
         for entity, begun in self.opened.items():
             for _, line in begun:
                 raise ValueError(

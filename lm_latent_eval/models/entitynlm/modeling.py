@@ -44,11 +44,11 @@ from lm_latent_eval.models.proposals import check_temperature, chosen
 from lm_latent_eval.text.batch import TokenBatch
 
 READING_MOST = ("peeking", "nonpeeking")
-"""Trained proposals, the one that reads most of the text first."""
+"""Names of trained proposals, the one that reads most of the text first."""
 
 
 class GenerativeModel(nn.Module):
-    """p(x, z): the trunk's chain and the words that it utters."""
+    """p(x, z): the trunk's chain and its words."""
 
     def __init__(self, config: EntityNLMConfig) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class EntityNLM(TrainedModel):
     base_model_prefix = "entitynlm"
     main_input_name = "inputs"
     estimators = ("auto", "mixed", "dpf", "is", "beam", "smc")
-    """Names of its estimators, the default first."""
+    """Supported estimators, the default first."""
     config: EntityNLMConfig
 
     def __init__(self, config: EntityNLMConfig) -> None:
@@ -81,19 +81,17 @@ class EntityNLM(TrainedModel):
         chains: Chains,
         decode: Callable[[Sequence[int]], str],
     ) -> Description:
-        """List the mentions of each entity: see ``LatentLM``."""
         entity, left = (part[0, 0, : len(words)].tolist() for part in chains)
-        spans, place = [], 0
-        while place < len(words):
-            end = min(place + 1 + left[place], len(words))
-            if entity[place] != NOBODY:
-                number = entity[place]
-                spans.append(Span(place, end, f"entity {number}", number))
-            place = end
+        spans, start = [], 0
+        while start < len(words):
+            end = min(start + 1 + left[start], len(words))
+            if entity[start] != NOBODY:
+                label = f"entity {entity[start]}"
+                spans.append(Span(start, end, label, entity[start]))
+            start = end
         return marked(words, spans)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
         super()._init_weights(module)
         if isinstance(module, Words) and not self.config.tie_weights:
             nn.init.uniform_(module.weight, -0.1, 0.1)
@@ -107,32 +105,30 @@ class EntityNLM(TrainedModel):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
     ) -> Encoded:
-        """Reuse an encoding after targets or chains change."""
         return replace(encoded, batch=batch, state=after or encoded.state)
 
     def log_joint(self, encoded: Encoded, chains: Chains) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64."""
+        """Log p(x, z_k) in nats, (B, K) float64."""
         given = encoded.follow(chains)
         return (given.log_prob() + self.log_words(encoded, given)).sum(-1)
 
     def log_words(self, encoded: Encoded, given: GivenChains) -> Tensor:
-        """Return log p(x_t | z_k, x_<t) in nats, (B, K, T) float64; 0 past the end."""
+        """Log p(x_t | z_k, x_<t) in nats, (B, K, T) float64; 0 past the end."""
         return self.generative.words.log_prob(
             encoded.hidden, encoded.batch, *given.contexts()
         )
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
-        """Return the state after the encoded piece."""
         return encoded.after(chains)
 
     def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
         """Predict the first token of an encoded piece from K weighted histories.
 
-        Every choice of the chain at this token is summed over, but for the least
+        Every choice of the chain at this token is summed over, except the least
         probable ones, which together have a probability below ``NEGLIGIBLE``.
 
-        Pieces are of one token, whose targets are ignored, and ``log_w`` (B, K) nats.
-        Returned are log-probabilities in nats, (B, num_words).
+        Pieces have one token, whose target is ignored; ``log_w`` is (B, K) nats. The
+        result is (B, num_words) nats.
         """
         result = encoded.hidden.new_full(
             (len(log_w), self.config.num_words), -torch.inf
@@ -150,21 +146,20 @@ class EntityNLM(TrainedModel):
 
     @property
     def proposal_names(self) -> list[str]:
-        """Names of its proposals, the default first."""
         trained = (name for name in READING_MOST if name in self.proposals)
         return ["adapted", *trained, "prior"]
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> EntityNLMProposal:
-        """Return a proposal.
+        """Build a proposal.
 
         Args:
             name: ``adapted`` (default), ``prior`` or one of ``config.proposals``.
             temperature: Divides the proposal's scores.
 
         Raises:
-            ValueError: If there is no such proposal or the temperature is not positive.
+            ValueError: If the name is unknown or the temperature is not positive.
         """
         check_temperature(temperature)
         trunks: dict[str, Any] = {"adapted": None, "prior": None, **self.proposals}
@@ -187,7 +182,7 @@ class EntityNLM(TrainedModel):
         state = after or EntityState.begin(trunk.first_slot, carry, len(batch.length))
         twist = None
         if adapted:
-            # Where contexts begin: nobody has been mentioned, or somebody new.
+            # Initial contexts: no mention yet, or a new entity.
             at = torch.stack([torch.zeros_like(trunk.first_slot), trunk.first_slot])
             twist = self.generative.words.tangents(hidden, batch, at)
         steps = trunk.steps(
@@ -231,7 +226,6 @@ class EntityNLMProposal(StepProposal):
     on_host: ClassVar[bool] = True
 
     def encode(self, batch: TokenBatch, after: EntityState | None = None) -> Encoded:
-        """Read the text and score every step of a chain."""
         encoded = self._read(batch, after)
         if self.temperature == 1.0:
             return encoded
@@ -242,7 +236,6 @@ class EntityNLMProposal(StepProposal):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: EntityState | None
     ) -> Encoded:
-        """Reuse an encoding after chains change."""
         return self.model.encode_again(encoded, batch, after)
 
     def _read(self, batch: TokenBatch, after: EntityState | None) -> Encoded:
@@ -272,29 +265,25 @@ class EntityNLMProposal(StepProposal):
         return Encoded(batch, hidden, steps, state, read)
 
     def drawn_steps(self, encoded: Encoded) -> ChainSteps:
-        """Return the steps that are drawn."""
         return ChainSteps(encoded.steps, encoded.state, encoded.batch.length)
 
     def searched_steps(self, encoded: Encoded) -> ChainSteps:
-        """Return the steps that searches go by.
+        """Steps of searches.
 
-        The adapted proposal ranks by what stands for log p so far, whatever its
-        temperature.
+        The adapted proposal ranks by its approximation of log p at any temperature.
         """
         steps = encoded.search or encoded.steps
         return ChainSteps(steps, encoded.state, encoded.batch.length)
 
     def histories(self, encoded: Encoded) -> int:
-        """Return how many chains of a text a piece follows."""
         return encoded.state.num_chains
 
     def latents(self, encoded: Encoded, found: Sampled | Found) -> Chains:
         return Chains(*found.columns)
 
     def log_prob(self, encoded: Encoded, chains: Chains) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
+        """Log q(z_k | x) in nats, (B, K) float64."""
         return encoded.follow(chains).log_prob().sum(-1)
 
     def advance(self, encoded: Encoded, chains: Chains) -> EntityState:
-        """Return the state after the encoded piece."""
         return encoded.after(chains)

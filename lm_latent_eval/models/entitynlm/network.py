@@ -8,7 +8,6 @@ unknown word, at the price (``unknown_log_prob``) that the caller puts on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,19 +16,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.inference.ragged import AT_ONCE, in_parts
+from lm_latent_eval.inference.ragged import in_parts
 from lm_latent_eval.models.entitynlm.configuration import EntityNLMConfig
 from lm_latent_eval.models.entitynlm.latents import Steps, Versions, marked
 from lm_latent_eval.models.recurrent import Carry, RecurrentStack
 from lm_latent_eval.text.batch import TokenBatch, excluding, known_ids
 
 BAND = 32
-"""Places that share the scores of their contexts."""
+"""Number of adjacent positions that share the scores of their contexts."""
 
 
 @dataclass(frozen=True)
 class Tangents:
-    r"""A bound of log p(x_t | h_t, g) at P places, by its tangents at some contexts a.
+    r"""Upper bound of log p(x_t | h_t, g) at P positions, by tangents at contexts a.
 
     .. math::
         \log p(x_t \mid h_t, g) \le \min_a \,
@@ -39,18 +38,18 @@ class Tangents:
     """
 
     value: Tensor
-    """At g = 0, in nats, (P, A)."""
+    """Values at g = 0, in nats, (P, A)."""
     slope: Tensor
-    """(P, A, D)."""
+    """Gradients, (P, A, D)."""
 
     def __call__(self, place: Tensor, contexts: Tensor) -> Tensor:
-        """Bound log p under C contexts a place: (N,), (N, C, D) -> (N, C) nats."""
+        """Bound log p under C contexts a position: (N,), (N, C, D) -> (N, C) nats."""
         rise = self.slope[place] @ contexts.transpose(1, 2)
         return (self.value[place][..., None] + rise).amin(1)
 
 
 class Words(nn.Module):
-    """The distribution of a token given its place's state and its context."""
+    """Distribution of a token given its hidden state and its context."""
 
     def __init__(self, config: EntityNLMConfig, token_embeddings: nn.Embedding) -> None:
         """Build the layers; the output layer may share the token embeddings."""
@@ -65,21 +64,19 @@ class Words(nn.Module):
 
     @property
     def output_weight(self) -> Tensor:
-        """W_v, (V, D)."""
         return self.tokens[0].weight if self.config.tie_weights else self.weight
 
     def log_words(self, hidden: Tensor, context: Tensor) -> Tensor:
-        """Return log p(v | h, g) of every word v, (N, D) twice -> (N, V) nats."""
+        """Log p(v | h, g) of every word v, (N, D) twice -> (N, V) nats."""
         state = hidden + self.entity(context)
         return F.linear(state, self.output_weight, self._bias).log_softmax(-1)
 
     @property
     def _bias(self) -> Tensor:
-        """b, ``-inf`` for words that are never uttered, (V,)."""
         return excluding(self.bias, self.config.never_uttered)
 
     def tangents(self, hidden: Tensor, batch: TokenBatch, at: Tensor) -> Tangents:
-        r"""Return the tangents of log p(x_t | h, g) at some contexts g.
+        r"""Tangents of log p(x_t | h, g) at given contexts g.
 
         .. math::
             \nabla_g \log p(x_t \mid h, g) =
@@ -106,9 +103,9 @@ class Words(nn.Module):
     def _tangent(
         self, hidden: Tensor, target: Tensor, context: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return log p(x | h, g), (N,), and its gradient in g, (N, D).
+        """Log p(x | h, g), (N,), and its gradient in g, (N, D).
 
-        Of a word that is never uttered it is 0: no context is better than another.
+        Excluded words have log p 0: all contexts are equally good.
         """
         log_p = self.log_words(hidden, context)
         difference = self.output_weight[target] - log_p.exp() @ self.output_weight
@@ -118,28 +115,27 @@ class Words(nn.Module):
     def log_prob(
         self, hidden: Tensor, batch: TokenBatch, versions: Versions, which: Tensor
     ) -> Tensor:
-        """Return log p(x_t | z_t, ..) in nats, (B, K, T) float64; 0 past the end.
+        """Log p(x_t | z_t, ..) in nats, (B, K, T) float64; 0 past the end.
 
-        Each token is scored once for all chains whose contexts are the same vector.
+        Each token is scored once for all chains with equal contexts.
 
         Args:
             hidden: h, (B, T, D).
             batch: The tokens.
             versions: Contexts.
-            which: Which of them each token has, -1 past the end, (B, K, T), on the
-                host.
+            which: Version of each token, -1 past the end, (B, K, T), on the host.
         """
         num_tokens, device = which.shape[2], hidden.device
         b, k, t = (which >= 0).nonzero(as_tuple=True)
         shape, which = which.shape, which[b, k, t]
-        # Of equal vectors of a text one stands for all.
+        # One of the equal vectors of a text represents all.
         _, mark = marked(versions.mark[which], b).unique(return_inverse=True)
-        many = len(versions.vectors)
-        one = which.new_full((many,), many).scatter_reduce(0, mark, which, "amin")
-        pairs, pair = ((b * num_tokens + t) * many + one[mark]).unique(
+        size = len(versions.vectors)
+        first = which.new_full((size,), size).scatter_reduce(0, mark, which, "amin")
+        pairs, pair = ((b * num_tokens + t) * size + first[mark]).unique(
             return_inverse=True
         )
-        place, vector = pairs // many, pairs % many
+        place, vector = pairs // size, pairs % size
         target, cost = batch.uttered(self.config.vocab_size)
         log_p = widened(self._log_pairs(hidden, target, versions, place, vector))
         log_p = log_p + cost.flatten()[sent(place, device)]
@@ -155,14 +151,14 @@ class Words(nn.Module):
         place: Tensor,
         vector: Tensor,
     ) -> Tensor:
-        """Return log p(x_t | h, g) of distinct pairs of a place and a context, (N,).
+        """Log p(x_t | h, g) of distinct pairs of a position and a context, (N,).
 
         Args:
             hidden: h, (B, T, D).
             target: x, (B, T).
             versions: Contexts.
-            place: Of each pair, ascending, on the host, (N,).
-            vector: Of each pair, on the host, (N,).
+            place: Position of each pair, ascending, on the host, (N,).
+            vector: Context of each pair, on the host, (N,).
         """
         num_tokens = hidden.shape[1]
         states, targets = hidden.flatten(0, 1), target.flatten()
@@ -188,10 +184,10 @@ class Words(nn.Module):
         place: Tensor,
         vector: Tensor,
     ) -> Tensor:
-        """Score each pair by itself, of flattened places, (N,)."""
+        """Score each pair by itself, (N,)."""
         parts = []
-        for some in in_parts(self.config.vocab_size, place, vector):
-            p, v = (sent(index, hidden.device) for index in some)
+        for part in in_parts(self.config.vocab_size, place, vector):
+            p, v = (sent(index, hidden.device) for index in part)
             log_words = self.log_words(hidden[p], versions.vectors[v])
             parts.append(log_words.gather(1, target[p, None])[:, 0])
         return torch.cat(parts)
@@ -204,14 +200,13 @@ class Words(nn.Module):
         place: Tensor,
         vector: Tensor,
     ) -> Tensor:
-        """Score pairs of a text where places and contexts share them; NaN elsewhere.
+        """Score pairs of a text in bands that share positions; NaN elsewhere.
 
-        Places that lie together share their contexts. Where they and their contexts
-        are fewer than the pairs of them, each is scored over all words once.
+        A band whose positions and contexts are together fewer than its pairs scores
+        each of them over all words once.
         """
         weight = self.output_weight
         log_p, device = hidden.new_full((len(place),), torch.nan), hidden.device
-        score = self._context_scores(versions, vector)
         ends = (place // BAND).bincount().cumsum(0).tolist()
         for start, end in pairwise([0, *ends]):
             places, row = place[start:end].unique(return_inverse=True)
@@ -220,66 +215,38 @@ class Words(nn.Module):
                 continue
             places = sent(places, device)
             scores = F.linear(hidden[places], weight, self._bias)
-            table = [
-                log_softmax_at(target[places], scores, score(some))
-                for (some,) in in_parts(self.config.vocab_size, contexts)
-            ]
+            table = []
+            for (part,) in in_parts(self.config.vocab_size, contexts):
+                context = self.entity(versions.vectors[sent(part, device)])
+                table.append(
+                    log_softmax_at(target[places], scores, F.linear(context, weight))
+                )
             log_p[start:end] = torch.cat(table, 1)[
                 sent(row, device), sent(column, device)
             ]
         return log_p
 
-    def _context_scores(
-        self, versions: Versions, which: Tensor
-    ) -> Callable[[Tensor], Tensor]:
-        """Return a function of contexts' scores, (N,) -> (N, V).
-
-        A context is a weighted sum of vectors, and its scores the same sum of theirs.
-        Where they are fewer than the contexts, all of those in use are scored first.
-        """
-        weight, device = self.output_weight, versions.vectors.device
-        which = which.unique()
-        terms = versions.terms(which).of.unique()
-        few = len(terms) < len(which)
-        if not few or len(terms) * self.config.vocab_size > AT_ONCE:
-            return lambda some: F.linear(
-                self.entity(versions.vectors[sent(some, device)]), weight
-            )
-        table = F.linear(self.entity(versions.term(terms)), weight)
-
-        def summed(some: Tensor) -> Tensor:
-            sums = versions.terms(some)
-            return F.embedding_bag(
-                sent(torch.searchsorted(terms, sums.of), device),
-                table,
-                sent(sums.start, device),
-                mode="sum",
-                per_sample_weights=sums.weight,
-            )
-
-        return summed
-
 
 def log_softmax_at(column: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    r"""Return one log-probability a place under each context.
+    r"""Log-probability of one word a position under each context.
 
     .. math::
         \log p_{tg}(v) = P_{tv} + Q_{gv} - \log \sum_u e^{P_{tu}} \, e^{Q_{gu}}
 
-    The sums of N places under M contexts are a product of two matrices: N + M rows of
-    exponentials instead of N M.
+    The sums of N positions under M contexts are a product of two matrices: N + M rows
+    of exponentials instead of N M.
 
-    Exponentials are taken of scores less the largest of their row. Those that become
-    too small for their type are lost: V of them, each less than its least normal
-    number. A sum that they could change by more than its last digit is not taken.
+    Exponentials are taken of scores less the maximum of their row. V of them may
+    underflow, each below the type's least normal number. A sum that these could change
+    by more than its last digit is NaN.
 
     Args:
-        column: v of each place, (N,).
-        p: Scores of the places, (N, V), nats; ``-inf`` where nothing is possible.
+        column: v of each position, (N,).
+        p: Scores of the positions, (N, V), nats; ``-inf`` for excluded words.
         q: Scores of the contexts, (M, V), nats.
 
     Returns:
-        Nats, (N, M); NaN where the sum is not taken.
+        Nats, (N, M); NaN where the sum is too small.
 
     Example:
         >>> p = torch.tensor([[60.0, -60.0]])
@@ -289,8 +256,8 @@ def log_softmax_at(column: Tensor, p: Tensor, q: Tensor) -> Tensor:
     """
     shift_p, shift_q = p.amax(1, keepdim=True), q.amax(1, keepdim=True)
     sums = (p - shift_p).exp_() @ (q - shift_q).exp_().T
-    number = torch.finfo(p.dtype)
-    sums = sums.masked_fill(sums < p.shape[1] * number.tiny / number.eps, torch.nan)
+    limits = torch.finfo(p.dtype)
+    sums = sums.masked_fill(sums < p.shape[1] * limits.tiny / limits.eps, torch.nan)
     at = p.gather(1, column[:, None]) + q.T[column]
     return at - (sums.log() + shift_p + shift_q.T)
 
@@ -314,9 +281,9 @@ class Trunk(nn.Module):
     def read(
         self, tokens: Tensor, length: Tensor, carry: Carry | None
     ) -> tuple[Tensor, Carry]:
-        """Run over tokens; return hidden states (B, T, D) and the new state."""
-        known = known_ids(tokens, self.config.vocab_size)
-        hidden, carry = self.rnn(self.token_embeddings(known), length, carry)
+        """Hidden states (B, T, D) over tokens, and the new state."""
+        ids = known_ids(tokens, self.config.vocab_size)
+        hidden, carry = self.rnn(self.token_embeddings(ids), length, carry)
         return hidden, carry
 
     @property
@@ -333,14 +300,14 @@ class Trunk(nn.Module):
         lag: int,
         twist: Tangents | None = None,
     ) -> Steps:
-        """Score the steps of every place.
+        """Score the steps of every position.
 
         Args:
-            hidden: What each decision is taken from, (B, T, D).
-            update: What the entity of the token before it moves towards, (B, T, D).
-            begin: When each text's first decision falls, on the host, (B,).
-            lag: How much earlier than the decision ``update`` was read.
-            twist: What p says of each token under a context.
+            hidden: State that each decision is taken from, (B, T, D).
+            update: State that the previous token's entity moves towards, (B, T, D).
+            begin: Time of each text's first decision, on the host, (B,).
+            lag: Number of tokens between reading ``update`` and the decision.
+            twist: Bound of log p of each token under a context.
         """
         dim, num_tokens = hidden.shape[-1], hidden.shape[1]
         text_weight, slot_weight = self.length.weight.split(dim, -1)

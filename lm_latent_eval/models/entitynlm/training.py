@@ -31,10 +31,10 @@ def train_entitynlm(
     Args:
         texts: Training text.
         dev: Development text, for the learning rate and for stopping.
-        directory: Where the checkpoint goes. An interrupted run there is resumed.
+        directory: Folder of the checkpoint. An interrupted run there is resumed.
         min_count: Rarer words are unknown.
-        size: How large the model is.
-        options: How to train.
+        size: Size of the model.
+        options: Options of training.
 
     Returns:
         The model with the best weights of each part.
@@ -58,41 +58,41 @@ def train_entitynlm(
 
 
 class Annotator:
-    """Turns annotated texts into word ids and the chain that is annotated.
+    """Turns annotated texts into word ids and annotated chains.
 
     A word belongs to the mentions in which it starts. A chain mentions one entity at a
-    time: mentions of more than ``max_mention_length`` words are left out first, and of
-    those that overlap the one that begins first, the outermost, remains. Entities are
-    numbered by the first of their mentions that remain.
+    time: mentions of more than ``max_mention_length`` words are dropped first, and of
+    overlapping ones the outermost first one remains. Entities are numbered by the first
+    of their remaining mentions.
     """
 
     def __init__(self, tokenizer: WordTokenizer, max_mention_length: int) -> None:
         self.tokenizer, self.max_mention_length = tokenizer, max_mention_length
 
     def __call__(self, text: CoreferenceText) -> tuple[list[int], list[int], list[int]]:
-        """Return word ids (the end included), entities and remaining words, T each."""
+        """Word ids (with the end word), entities and remaining words, T each."""
         words = self.tokenizer(text.text)
         entity = [NOBODY] * (len(words.ids) + 1)
         remaining = [0] * (len(words.ids) + 1)
-        number: dict[int, int] = {}
+        entity_ids: dict[int, int] = {}
         for first, end, name in self._mentions(text, words.starts):
             for t in range(first, end):
-                entity[t] = number.setdefault(name, len(number) + 1)
+                entity[t] = entity_ids.setdefault(name, len(entity_ids) + 1)
                 remaining[t] = end - 1 - t
         return [*words.ids, END], entity, remaining
 
     def _mentions(
         self, text: CoreferenceText, starts: list[int]
     ) -> list[tuple[int, int, int]]:
-        """List first word, one past the last, and entity of mentions that remain."""
-        found = []
+        """First word, one past the last, and entity of mentions that remain."""
+        candidates = []
         for mention in text.mentions:
             first = bisect_left(starts, mention.start)
             end = bisect_left(starts, mention.end)
             if 0 < end - first <= self.max_mention_length:
-                found.append((first, end, mention.entity))
+                candidates.append((first, end, mention.entity))
         kept: list[tuple[int, int, int]] = []
-        for first, end, name in sorted(found, key=lambda m: (m[0], -m[1])):
+        for first, end, name in sorted(candidates, key=lambda m: (m[0], -m[1])):
             if not kept or first >= kept[-1][1]:
                 kept.append((first, end, name))
         return kept

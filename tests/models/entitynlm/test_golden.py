@@ -61,8 +61,8 @@ def test_hidden_states_and_slots(case):
         state = model.advance(model.encode(batch.piece(0, t)), begin)
         next_one = model.encode(batch.piece(t, t + 1), state)
         walk = Unfolding.after(state, 1)
-        mentioned, most = mentions(walk.entity)
-        walk = walk.roomy(most)
+        mentioned, last_entity = mentions(walk.entity)
+        walk = walk.with_slots(last_entity)
         walk.settle(next_one.steps, mentioned, zero)
         memory = walk.memory
         number = golden_slots["num_embeddings"]
