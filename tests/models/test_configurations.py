@@ -36,15 +36,6 @@ def test_no_value_of_another_kind_is_read(name):
                 kind.from_dict(some)
 
 
-def test_an_lrlm_of_version_0_3_is_read_if_it_is_an_lstm():
-    config = TINY_MODELS["lrlm"].build().config
-    content = {field: getattr(config, field) for field in config.rules}
-    old = {"trunk": "lstm", "num_heads": 4, "memory_rule": "clean"}
-    assert type(config).from_dict(content | old).to_dict() == config.to_dict()
-    with pytest.raises(ValueError, match=r"only version 0\.3 reads such models"):
-        type(config).from_dict(content | {"trunk": "transformer_xl"})
-
-
 def test_a_class_of_another_package_may_add_values():
     class Declared(KGLMConfig):
         depth: int = value(3, Whole(1))

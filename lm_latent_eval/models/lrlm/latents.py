@@ -17,40 +17,41 @@ from lm_latent_eval.models.lrlm.topics import PAD, Topics
 from lm_latent_eval.text.batch import TokenBatch
 
 WORD = 0
-"""The source of a word that belongs to no name."""
+"""Source of a word outside names."""
 
 
 class Readings(NamedTuple):
-    """K readings of B texts: where every word comes from."""
+    """K readings of B texts: the source of every word."""
 
     source: Tensor
     """``WORD``, or 1 + the naming that the word belongs to, (B, K, T)."""
     offset: Tensor
-    """Which word of that name it is, (B, K, T)."""
+    """Index of the word in that name, (B, K, T)."""
 
 
 @dataclass(frozen=True)
 class RelationState:
     """State of B texts with K latents each.
 
-    A latent is H readings that have been summed, or one. All but the recurrent state is
-    on the host.
+    A latent is one reading, or H readings that have been summed. All but the recurrent
+    state is on the host.
     """
 
     carry: Any
-    """The recurrent state; None before the first word."""
+    """Recurrent state; None before the first word."""
     topic: Tensor
-    """0 where it is not known yet, (B, K, H)."""
+    """Topic, 0 if not known yet, (B, K, H)."""
     naming: Tensor
-    """The name that is not at its end, -1 for none, (B, K, H)."""
+    """Unfinished name, -1 for none, (B, K, H)."""
     offset: Tensor
-    """Which word of it comes next, (B, K, H)."""
+    """Index of its next word, (B, K, H)."""
     log_share: Tensor
-    """Log of each one's share of its latent, (B, K, H) float64; ``-inf``: unused."""
+    """Log of each reading's share of its latent, (B, K, H) float64; ``-inf`` for
+    padding."""
 
     @classmethod
     def begin(cls, topic: Tensor) -> RelationState:
-        """Return the state of texts of which nothing has been read, (B,)."""
+        """State of texts before their first word, (B,)."""
         topic = topic[:, None, None]
         nothing = torch.zeros_like(topic)
         return cls(None, topic, nothing - 1, nothing, widened(nothing))
@@ -59,7 +60,6 @@ class RelationState:
         return self._picked(index, self.carry and self.carry.select(index))
 
     def resample(self, index: Tensor) -> RelationState:
-        """Pick latents of each text, (B, K')."""
         texts = torch.arange(len(index))[:, None]
         return self._picked((texts, index), self.carry)
 
@@ -74,7 +74,6 @@ class RelationState:
 
     @property
     def used(self) -> Tensor:
-        """Which histories are no padding, (B, K, H) bool."""
         return self.log_share > -torch.inf
 
 
@@ -82,48 +81,47 @@ class RelationState:
 class Options:
     """Words and names that readings of pieces consist of, numbered, on the host.
 
-    The first N begin in the pieces, in the order of border, row and source. Then come
-    names that go on to their next word, one for each that begins, and at last what B K
-    histories are in the midst of: M in all.
+    There are M. The first N begin in the pieces, in the order of border, row and
+    source. Then come names that continue with their next word, one for each that
+    begins, and last the unfinished options of the B K histories.
     """
 
     source: Tensor
-    """(M,), as the following ones."""
+    """Sources, (M,), like the following columns."""
     start: Tensor
-    """The border before the first word, negative if that is in an earlier piece."""
+    """Border before the first word, negative if that is in an earlier piece."""
     end: Tensor
-    """The border after the last word."""
+    """Border after the last word."""
     row: Tensor
-    """Of the lattice, after it."""
+    """Row of the lattice after it."""
     place: Tensor
-    """Of what it costs to choose it, see ``Lattice.charges``."""
+    """Index of its cost in ``Lattice.charges``."""
     then: Tensor
-    """What it is after its first word: a name that goes on, or itself."""
+    """Option after its first word: the continued name, or itself."""
     until: Tensor
-    """The border where another one begins; past the last one if none does."""
+    """Border of the next option; past the last border if there is none."""
     first: Tensor
-    """The first option that may begin there."""
+    """First option that may begin there."""
     last: Tensor
-    """One past the last."""
+    """One past the last such option."""
     key: Tensor
-    """Border, row and source of those that begin, as one number, increasing, (N,)."""
+    """Border, row and source of those that begin, as one increasing key, (N,)."""
     lattice: Lattice
     topics: Topics
     topic: Tensor
-    """Of the histories, 0 where it is not known yet, (B, K)."""
+    """Topics of the histories, 0 if not known yet, (B, K)."""
 
     @classmethod
     def of(
         cls, lattice: Lattice, topics: Topics, state: RelationState, agrees: Tensor
     ) -> Options:
-        """List what may begin at every border, and what histories are in the midst of.
+        """List the options at every border, and the unfinished options of histories.
 
         Args:
-            lattice: Of B texts.
+            lattice: Lattice of B texts.
             topics: The names.
-            state: Of the histories.
-            agrees: Whether what each is in the midst of goes on as the text does, (B,
-                K); there may be more names than the text agrees with.
+            state: State of the histories.
+            agrees: Whether the unfinished name of each agrees with the text, (B, K).
 
         Raises:
             ValueError: If the histories have been summed.
@@ -148,7 +146,7 @@ class Options:
             column[..., 0] for column in (state.topic, state.naming, state.offset)
         )
         left = topics.length(naming.clamp_min(0)) - offset
-        known = lattice.row(torch.arange(len(topic))[:, None], topic)
+        state_row = lattice.row(torch.arange(len(topic))[:, None], topic)
         every = torch.cat([order, order[names]])
         source, start, end, row = (
             torch.cat([of_piece[every], so_far.flatten()])
@@ -156,7 +154,7 @@ class Options:
                 (source, naming + 1),
                 (start, -offset),
                 (end, left.masked_fill(naming < 0, 0)),
-                (row, known),
+                (row, state_row),
             )
         )
         then = torch.arange(len(source))
@@ -182,17 +180,17 @@ class Options:
         )
 
     def histories(self, samples: int | None) -> Tensor:
-        """Return where K readings begin, or as many as there are, (B, K)."""
+        """Options that K readings continue from, or all histories', (B, K)."""
         batch, size = self.topic.shape
         if size not in (1, samples or size):
             raise ValueError(f"{size} histories cannot continue in {samples} readings")
-        number = torch.arange(batch * size) + len(self.source) - batch * size
-        return number.view(batch, size).expand(-1, samples or size)
+        option = torch.arange(batch * size) + len(self.source) - batch * size
+        return option.view(batch, size).expand(-1, samples or size)
 
     def found(self, readings: Readings) -> Tensor:
-        """Return the option of every word of readings, -1 if there is none, (B, K, T).
+        """Option of every word of readings, -1 if there is none, (B, K, T).
 
-        Past the end of a text that is what the last one is then.
+        Past the end of a text it is the successor of the last one.
         """
         source, offset = readings
         histories, rows = self.histories(source.shape[1]), self.lattice.num_rows
@@ -204,15 +202,15 @@ class Options:
         after = _last(begins & (source != WORD), of_name, topic)
         texts = torch.arange(len(source))[:, None, None]
         row = self.lattice.row(texts, torch.cat([topic, after], -1)[..., :-1])
-        wanted = (border * rows + row) * many + source.clamp(0, many - 1)
-        begun = torch.searchsorted(self.key, wanted).clamp_max(len(self.key) - 1)
+        key = (border * rows + row) * many + source.clamp(0, many - 1)
+        begun = torch.searchsorted(self.key, key).clamp_max(len(self.key) - 1)
         now = _last(begins, self.then[begun], histories[..., None])
         same = (self.source[now] == source) & (self.start[now] == border - offset)
-        there = torch.where(begins, self.key[begun] == wanted, same | ~inside)
-        return torch.where(begins, begun, now).masked_fill(~there, -1)
+        exists = torch.where(begins, self.key[begun] == key, same | ~inside)
+        return torch.where(begins, begun, now).masked_fill(~exists, -1)
 
     def readings(self, option: Tensor) -> Readings:
-        """Return what options (B, K, T) stand for, 0 past the end of a text."""
+        """Readings of options (B, K, T), 0 past the end of a text."""
         border = torch.arange(option.shape[-1])
         inside = (border < self.lattice.length[:, None])[:, None]
         source = self.source[option].masked_fill(~inside, WORD)
@@ -220,21 +218,21 @@ class Options:
         return Readings(source, offset.masked_fill(source == WORD, 0))
 
 
-def _last(here: Tensor, value: Tensor, before: Tensor) -> Tensor:
-    """Return the last value marked up to each place, (..., T), or what was before."""
-    place = (torch.arange(value.shape[-1]) + 1) * here
-    return torch.cat([before, value], -1).gather(-1, place.cummax(-1).values)
+def _last(mask: Tensor, value: Tensor, before: Tensor) -> Tensor:
+    """Last value under the mask up to each position, (..., T), or ``before``."""
+    index = (torch.arange(value.shape[-1]) + 1) * mask
+    return torch.cat([before, value], -1).gather(-1, index.cummax(-1).values)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A batch of pieces with everything that no reading changes."""
+    """A batch of pieces with all that is independent of readings."""
 
     batch: TokenBatch
     value: Tensor
     """Hidden states that everything is predicted from, (B, T, inner)."""
     costs: Lattice
-    """Log-probabilities of words and names, on the model's device."""
+    """Lattice whose log-probabilities are on the model's device."""
     state: RelationState
     """State of the readings before the pieces."""
     carry: Any
@@ -242,17 +240,16 @@ class Encoded:
 
     @cached_property
     def options(self) -> Options:
-        """The words and names that readings consist of."""
-        agrees = goes_on(self).all(-1)
-        return Options.of(self.costs, self.topics, self.state, agrees)
+        agreeing = agrees(self).all(-1)
+        return Options.of(self.costs, self.topics, self.state, agreeing)
 
     @cached_property
     def lattice(self) -> Lattice:
-        """The same on the host, where it is summed and drawn from."""
+        """Lattice on the host, where it is summed and drawn from."""
         return self.costs.on_host()[0]
 
     def fetched(self, *others: Tensor) -> tuple[Tensor, ...]:
-        """Copy tensors to the host, in one wait with what the lattice needs."""
+        """Copy tensors to the host together with the lattice, in one wait."""
         vars(self)["lattice"], *here = self.costs.on_host(*others)
         return tuple(here)
 
@@ -263,8 +260,8 @@ class Encoded:
         return sent(log_p, self.value.device), state
 
 
-def goes_on(encoded: Encoded) -> Tensor:
-    """Whether open names agree with the words that follow, (B, K, H); true if none."""
+def agrees(encoded: Encoded) -> Tensor:
+    """Whether unfinished names, if any, agree with the next words, (B, K, H)."""
     state, topics, (words, _) = encoded.state, encoded.topics, encoded.batch.on_host
     width = topics.alias_words.shape[1]
     step = torch.arange(width)
@@ -273,16 +270,15 @@ def goes_on(encoded: Encoded) -> Tensor:
     name = name.gather(-1, state.offset[..., None] + step)
     said = words.masked_fill(~encoded.batch.inside_on_host, PAD)
     said = F.pad(said, (0, width), value=PAD)[:, None, None, :width]
-    agrees = ((name == said) | (name == PAD) | (said == PAD)).all(-1)
-    return agrees | (state.naming < 0)
+    agreeing = ((name == said) | (name == PAD) | (said == PAD)).all(-1)
+    return agreeing | (state.naming < 0)
 
 
 def _sum(encoded: Encoded) -> tuple[Tensor, RelationState]:
-    """Return log p of pieces, (B,), and the state of all readings after them."""
     state, lattice, topics = encoded.state, encoded.lattice, encoded.topics
     if state.topic.shape[1] != 1:
         raise ValueError(f"{state.topic.shape[1]} histories cannot be summed into one")
-    used = state.used & goes_on(encoded)
+    used = state.used & agrees(encoded)
     text, _, _ = used.nonzero(as_tuple=True)
     columns = (state.topic, state.naming, state.offset, state.log_share)
     topic, naming, offset, share = (column[used] for column in columns)

@@ -36,63 +36,54 @@ from lm_latent_eval.text.batch import TokenBatch
 
 @dataclass(frozen=True)
 class Arcs:
-    """Namings that texts may be read as, sorted by (place, naming), on the host.
+    """Namings that agree with texts, sorted by (place, naming), on the host.
 
-    An arc is one naming at one place: it leads from the border before its first word to
-    the one after its last. Where a text stops within a name, the arc leads out of it:
-    what follows may still be that name.
+    An arc is one naming at one position: it leads from the border before its first word
+    to the border after its last. Where a text stops within a name, the arc leads out of
+    the text, because the next words may complete the name.
     """
 
     place: Tensor
-    """start * B + text, non-decreasing, (N,)."""
+    """Key start * B + text, non-decreasing, (N,)."""
     text: Tensor
-    """(N,)."""
     start: Tensor
-    """Words before it, (N,)."""
+    """Number of words before it, (N,)."""
     length: Tensor
-    """Words of the name, of which the text may have the first ones only, (N,)."""
+    """Number of words of the name, also of those beyond the text, (N,)."""
     naming: Tensor
-    """(N,)."""
     topic: Tensor
-    """1 .. num_topics, (N,)."""
+    """Topics from 1 to num_topics, (N,)."""
 
     @property
     def end(self) -> Tensor:
-        """Words up to its last one, (N,)."""
         return self.start + self.length
 
     def select(self, index: Tensor) -> Arcs:
-        """Pick arcs, by numbers or a mask."""
         columns = {name: column[index] for name, column in vars(self).items()}
         return replace(self, **columns)
 
 
 def find_arcs(topics: Topics, batch: TokenBatch) -> Arcs:
-    """Find every naming that agrees with a text as far as both go.
-
-    Args:
-        topics: The namings.
-        batch: B texts of T tokens.
-    """
+    """Find every naming that agrees with a text as far as both go."""
     targets, _ = batch.on_host
     num_texts, num_tokens = targets.shape
     words = targets.masked_fill(~batch.inside_on_host, PAD)
     flat = words.t().flatten()  # by place
     first = topics.first_words
-    found, place = expand_ranges(
+    match, place = expand_ranges(
         torch.searchsorted(first, flat), torch.searchsorted(first, flat, right=True)
     )
-    alias = topics.by_first_word[found]
+    alias = topics.by_first_word[match]
     width = topics.alias_words.shape[1]
     beyond = words.new_full((num_texts, width), PAD)
     ahead = torch.cat([words, beyond], 1).unfold(1, width, 1)[:, :num_tokens]
-    here = ahead.transpose(0, 1).flatten(0, 1)[place]
+    said = ahead.transpose(0, 1).flatten(0, 1)[place]
     name = topics.alias_words[alias]
-    agrees = ((name == here) | (name == PAD) | (here == PAD)).all(-1)
+    agrees = ((name == said) | (name == PAD) | (said == PAD)).all(-1)
     alias, place = alias[agrees], place[agrees]
-    known = topics.aliases_sorted
+    key = topics.aliases_sorted
     which, row = expand_ranges(
-        torch.searchsorted(known, alias), torch.searchsorted(known, alias, right=True)
+        torch.searchsorted(key, alias), torch.searchsorted(key, alias, right=True)
     )
     naming, place, alias = topics.by_alias[which], place[row], alias[row]
     order = (place * len(topics.naming_alias) + naming).argsort()
@@ -111,7 +102,7 @@ FLOOR = -1e30
 
 
 def log_sum(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
-    """Log of the summed exponentials of each row, ``FLOOR`` at least, (num_rows,)."""
+    """Log of the summed exponentials of each row, at least ``FLOOR``, (num_rows,)."""
     peak = value.new_full((num_rows,), FLOOR).scatter_reduce(
         0, row, value.detach(), "amax"
     )
@@ -126,17 +117,17 @@ def sunk(value: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Lattice:
-    """B texts of T words, their arcs and what all of them cost."""
+    """B texts of T words, their arcs and all log-probabilities."""
 
     length: Tensor
-    """Words of each text, (B,)."""
+    """Number of words of each text, (B,)."""
     word: Tensor
-    """Log-probability of uttering each word, (B, T) float64, 0 after the last."""
+    """Log-probability of each word, (B, T) float64, 0 after the last."""
     arcs: Arcs
     score: Tensor
     """Log-probability of each arc, (N,) float64."""
     log_prior: Tensor
-    """Log-probability of its topic where none is known, (N,) float64."""
+    """Log-probability of its topic if none is known, (N,) float64."""
     also: Tensor
     """Further (text, topic) rows, as text * (num_topics + 1) + topic, (M,)."""
     num_topics: int
@@ -149,7 +140,6 @@ class Lattice:
         return torch.cat([one, self.word.flatten(), self.score, new, one - torch.inf])
 
     def on_host(self, *others: Tensor) -> tuple[Lattice, *tuple[Tensor, ...]]:
-        """Return the lattice with its costs on the host, and other tensors there."""
         word, score, *here = fetched(self.word, self.score, *others)
         return replace(self, word=word.double(), score=score.double()), *here
 
@@ -161,54 +151,50 @@ class Lattice:
 
     @property
     def num_texts(self) -> int:
-        """B."""
         return len(self.length)
 
     @property
     def num_rows(self) -> int:
-        """B and one for every (text, topic) that is named."""
         return self.num_texts + len(self._keys)
 
     @cached_property
     def text(self) -> Tensor:
-        """The text of each row, (num_rows,)."""
         every = torch.arange(self.num_texts, device=self.length.device)
         return torch.cat([every, self._keys // (self.num_topics + 1)])
 
     @cached_property
     def topic(self) -> Tensor:
-        """The topic of each row, 0 for none yet, (num_rows,)."""
+        """Topic of each row, 0 for none yet, (num_rows,)."""
         none = torch.zeros_like(self.length)
         return torch.cat([none, self._keys % (self.num_topics + 1)])
 
     def row(self, text: Tensor, topic: Tensor) -> Tensor:
-        """Return the row of each text and topic: any, if that has none and is not 0."""
-        place = torch.searchsorted(self._keys, text * (self.num_topics + 1) + topic)
-        place = place.clamp_max(len(self._keys) - 1)
-        return torch.where(topic == 0, text, place + self.num_texts)
+        """Row of each text and topic, which must exist unless the topic is 0."""
+        index = torch.searchsorted(self._keys, text * (self.num_topics + 1) + topic)
+        index = index.clamp_max(len(self._keys) - 1)
+        return torch.where(topic == 0, text, index + self.num_texts)
 
     @cached_property
     def arc_row(self) -> Tensor:
-        """The row of each arc's topic, (N,)."""
         return self.row(self.arcs.text, self.arcs.topic)
 
     @cached_property
     def leads_out(self) -> Tensor:
-        """Which arcs end after their text, (N,) bool."""
+        """Mask of arcs that end after their text, (N,)."""
         return self.arcs.end > self.length[self.arcs.text]
 
     def forward(
         self, begin: Tensor, early: tuple[Tensor, Tensor, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Sum over what leads to every border.
+        """Sum over the paths to every border.
 
         Args:
-            begin: What there is at the first one, (num_rows,).
-            early: Names that began before: their rows, where they end, and their mass.
+            begin: Log mass at the first border, (num_rows,).
+            early: Names that began before: their rows, ends and log mass.
 
         Returns:
-            alpha, (T + 1, num_rows), and alpha at the start of each arc, with what the
-            arc costs, (N,).
+            alpha, (T + 1, num_rows), and alpha at the start of each arc plus the arc's
+            score, (N,).
         """
         arcs, rows = self.arcs, self.num_rows
         num_tokens = self.word.shape[1]
@@ -220,32 +206,32 @@ class Lattice:
         early_row, early_end, early_mass = early
         columns, value = [begin], self.score.new_zeros(0)
         for t in range(1, num_tokens + 1):
-            some = order[borders[t] : borders[t + 1]]
+            arc = order[borders[t] : borders[t + 1]]
             now = early_end == t
-            value = torch.cat([self._entering(columns, some), early_mass[now]])
+            value = torch.cat([self._entering(columns, arc), early_mass[now]])
             uttered = columns[-1] + self.word[self.text, t - 1]
             if len(value):
-                into = torch.cat([self.arc_row[some], early_row[now]])
+                into = torch.cat([self.arc_row[arc], early_row[now]])
                 uttered = torch.logaddexp(uttered, log_sum(value, into, rows))
             columns.append(uttered.clamp_min(FLOOR))
         every = torch.arange(len(arcs.place), device=order.device)
         alpha = torch.stack(columns)
         return alpha, self._entering(alpha, every)
 
-    def _entering(self, columns: list[Tensor] | Tensor, some: Tensor) -> Tensor:
-        """Mass that goes through arcs, given alpha up to their last start."""
-        if not len(some):
+    def _entering(self, columns: list[Tensor] | Tensor, arc: Tensor) -> Tensor:
+        """Log mass of arcs, given alpha up to their last start."""
+        if not len(arc):
             return self.score.new_zeros(0)
-        start = self.arcs.start[some]
+        start = self.arcs.start[arc]
         if isinstance(columns, list):
             first = int(start.min())
             columns, start = torch.stack(columns[first:]), start - first
-        known = columns[start, self.arc_row[some]]
-        unknown = columns[start, self.arcs.text[some]] + self.log_prior[some]
-        return torch.logaddexp(known, unknown) + self.score[some]
+        same_topic = columns[start, self.arc_row[arc]]
+        new_topic = columns[start, self.arcs.text[arc]] + self.log_prior[arc]
+        return torch.logaddexp(same_topic, new_topic) + self.score[arc]
 
     def backward(self) -> Tensor:
-        """Sum over what follows every border, (T + 1, num_rows)."""
+        """Sum over the paths from every border, (T + 1, num_rows)."""
         arcs, rows = self.arcs, self.num_rows
         num_tokens = self.word.shape[1]
         beta = self.score.new_zeros(num_tokens + 1, rows)

@@ -62,9 +62,9 @@ class LRLM(RelationModel):
     base_model_prefix = "lrlm"
     main_input_name = "inputs"
     estimators = ("exact", "auto", "mixed", "dpf", "is", "beam", "smc")
-    """Names of its estimators, the default first."""
+    """Supported estimators, the default first."""
     proposal_names = ("posterior", "adapted")
-    """Names of its proposals, the default first."""
+    """Names of proposals, the default first."""
     config: LRLMConfig
 
     def __init__(self, config: LRLMConfig, topics: Topics | None = None) -> None:
@@ -87,12 +87,11 @@ class LRLM(RelationModel):
     # -- p(x, z) --------------------------------------------------------------------
 
     def about(self, names: Sequence[str]) -> RelationState:
-        """Return the state of texts whose topics are given, to ``encode`` after."""
+        """State of texts whose topics are given, to ``encode`` after."""
         numbers = [self.knowledge.number(name) for name in names]
         return RelationState.begin(torch.tensor(numbers))
 
     def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Encoded:
-        """Read the tokens before each target and score every word and name."""
         nothing = torch.zeros(len(batch.length), dtype=torch.long)
         state = after or RelationState.begin(nothing)
         embedded = self.words.embed(batch.inputs)
@@ -102,13 +101,11 @@ class LRLM(RelationModel):
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: RelationState | None
     ) -> Encoded:
-        """Reuse an encoding after targets or readings change."""
         return self._scored(batch, encoded.value, after or encoded.state, encoded.carry)
 
     def _scored(
         self, batch: TokenBatch, value: Tensor, state: RelationState, carry: Any
     ) -> Encoded:
-        """Score every word and name of the pieces."""
         # By place: the first word of every text, then the second, ...
         by_place = value.transpose(0, 1).flatten(0, 1)
         log_source = widened(self.selector(by_place).log_softmax(-1))
@@ -130,9 +127,9 @@ class LRLM(RelationModel):
         return Encoded(batch, value, costs, state, carry, self.knowledge)
 
     def log_joint(self, encoded: Encoded, latents: Readings | Tensor) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64.
+        """Log p(x, z_k) in nats, (B, K) float64.
 
-        Latents without a reading, (B, K, 0), are all readings at once: log p(x).
+        Latents of shape (B, K, 0) stand for the sum over all readings: log p(x).
         """
         if isinstance(latents, Tensor):
             log_p, _ = encoded.summed
@@ -140,7 +137,6 @@ class LRLM(RelationModel):
         return log_readings(encoded, latents)
 
     def advance(self, encoded: Encoded, latents: Readings | Tensor) -> RelationState:
-        """Return the state after the encoded piece."""
         if isinstance(latents, Tensor):
             _, state = encoded.summed
             size = len(state.topic), latents.shape[1]
@@ -174,17 +170,17 @@ class LRLM(RelationModel):
         return torch.stack(rows)
 
     def _first_words(self, value: Tensor, by_topic: Tensor) -> Tensor:
-        """Return how probable each word is as the first of a name, (num_words,).
+        """Probability of each word as the first of a name, (num_words,).
 
         Args:
-            value: What it is predicted from, (inner,).
+            value: Hidden state, (inner,).
             by_topic: Probability of no topic yet, and of each, (num_topics + 1,).
         """
         topics = self.knowledge
         prior = sent(topics.log_prior, value.device).exp()
         prob = by_topic[1:] + by_topic[0] * prior
-        (some,) = fetched(prob)[0].nonzero(as_tuple=True)
-        naming = expand_ranges(*topics.facts_of(some + 1))[0]
+        (likely,) = fetched(prob)[0].nonzero(as_tuple=True)
+        naming = expand_ranges(*topics.facts_of(likely + 1))[0]
         naming, _ = expand_ranges(*topics.namings_of(naming))
         nothing = torch.zeros_like(naming)
         arcs = Arcs(
@@ -198,7 +194,6 @@ class LRLM(RelationModel):
     # -- what a reading is made of ----------------------------------------------------
 
     def _informed(self, hidden: Tensor, state: RelationState) -> Tensor:
-        """Add the knowledge vector, if the model predicts from it."""
         if not self.config.knowledge_vector:
             return hidden
         topic = state.topic[:, 0, 0]
@@ -218,20 +213,19 @@ class LRLM(RelationModel):
         return torch.cat([hidden, mean[:, None].expand(*hidden.shape[:2], -1)], -1)
 
     def _log_words(self, value: Tensor, batch: TokenBatch) -> Tensor:
-        """Return log p(x_t | a word), its spelling included, (B, T) float64."""
-        place = batch.inside_on_host.flatten().nonzero()[:, 0]
-        place = sent(place, value.device)
-        known, cost = batch.uttered(self.config.vocab_size)
+        """Log p(x_t | plain word), its spelling included, (B, T) float64."""
+        index = batch.inside_on_host.flatten().nonzero()[:, 0]
+        index = sent(index, value.device)
+        word, cost = batch.uttered(self.config.vocab_size)
         value = value.flatten(0, 1)
         parts = [
-            widened(self.words.log_prob(value[some], known.flatten()[some]))
-            for (some,) in in_parts(self.config.vocab_size, place)
+            widened(self.words.log_prob(value[part], word.flatten()[part]))
+            for (part,) in in_parts(self.config.vocab_size, index)
         ]
-        log_p = torch.zeros_like(cost.flatten()).index_copy(0, place, torch.cat(parts))
+        log_p = torch.zeros_like(cost.flatten()).index_copy(0, index, torch.cat(parts))
         return log_p.view_as(cost) + cost
 
     def _arcs(self, batch: TokenBatch, state: RelationState) -> Arcs:
-        """Find the names in texts, of topics that they may be about."""
         arcs, num_topics = find_arcs(self.knowledge, batch), self.knowledge.num_topics
         open_still = ((state.topic == 0) & state.used).any(-1).any(-1)
         key = arcs.text * (num_topics + 1) + arcs.topic
@@ -240,7 +234,7 @@ class LRLM(RelationModel):
         )
 
     def _log_namings(self, by_place: Tensor, arcs: Arcs) -> Tensor:
-        """Return log p(fact, alias | a name, the topic) of arcs, (N,) float64."""
+        """Log p(fact, alias | name, topic) of arcs, (N,) float64."""
         topics = self.knowledge
         fact = topics.naming_fact[arcs.naming]
         log_p = widened(
@@ -250,7 +244,7 @@ class LRLM(RelationModel):
                 arcs.topic,
                 fact,
                 topics.facts_of,
-                lambda some: self.facts.vectors(topics, some),
+                lambda facts: self.facts.vectors(topics, facts),
             )
         )
         if self.config.oracle:
@@ -261,7 +255,7 @@ class LRLM(RelationModel):
             fact,
             arcs.naming,
             topics.namings_of,
-            lambda some: self.facts.aliases(topics, topics.naming_alias[some]),
+            lambda namings: self.facts.aliases(topics, topics.naming_alias[namings]),
         )
         return log_p + widened(log_alias)
 
@@ -269,22 +263,22 @@ class LRLM(RelationModel):
 
     @property
     def summation(self) -> NoLatents:
-        """The proposal of one latent, which is all readings summed."""
+        """Proposal of one latent, the sum over all readings."""
         return NoLatents()
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> Posterior | Adapted:
-        """Return a proposal.
+        """Build a proposal.
 
         Args:
             name: ``posterior``, p(z | x) itself by backward sums over whole texts
-                (default); or ``adapted``, which goes from left to right and weighs what
-                follows as if it were words, to the end of the piece at hand.
-            temperature: Divides the logarithms of what p charges.
+                (default); or ``adapted``, which goes from left to right and weighs the
+                rest of the piece as plain words.
+            temperature: Divides the logarithms of p's factors.
 
         Raises:
-            ValueError: If there is no such proposal or the temperature is not positive.
+            ValueError: If the name is unknown or the temperature is not positive.
         """
         check_temperature(temperature)
         name = chosen(name, self.proposal_names)
@@ -293,10 +287,10 @@ class LRLM(RelationModel):
 
 
 def _keys(state: RelationState, num_topics: int) -> Tensor:
-    """Return the distinct (text, topic) pairs of the states, as lattices need them."""
-    known = state.used & (state.topic != 0)
-    text, _, _ = known.nonzero(as_tuple=True)
-    keys: Tensor = (text * (num_topics + 1) + state.topic[known]).unique()
+    """Distinct (text, topic) pairs of the states, as lattices need them."""
+    has_topic = state.used & (state.topic != 0)
+    text, _, _ = has_topic.nonzero(as_tuple=True)
+    keys: Tensor = (text * (num_topics + 1) + state.topic[has_topic]).unique()
     return keys
 
 
@@ -305,11 +299,12 @@ def _keys(state: RelationState, num_topics: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Planned:
-    """A piece of text, encoded, and how to go through it."""
+    """An encoded piece of text with the masses that its steps are weighed by."""
 
     encoded: Encoded
     ahead: Callable[[Lattice], Tensor]
-    """Mass, or a guess of it, of the text after each border, (T + 1, num_rows)."""
+    """Function from a lattice to the log mass after each border, or its approximation,
+    (T + 1, num_rows)."""
     temperature: float
 
     @property
@@ -318,25 +313,22 @@ class Planned:
 
     @cached_property
     def steps(self) -> ReadingSteps:
-        """The steps through the tempered lattice, on the host."""
         lattice = tempered(self.encoded.lattice, self.temperature)
         return reading_steps(self.encoded, lattice, self.ahead(lattice))
 
 
 @dataclass(frozen=True)
 class LatticeProposal(StepProposal):
-    """q(z | x) of readings, weighed by what follows in the lattice."""
+    """q(z | x) of readings, weighed by the mass of the rest of the lattice."""
 
     searches_know_q: ClassVar[bool] = True
 
     def drawn_steps(self, encoded: Planned) -> ReadingSteps:
-        """Return the steps, which are drawn and searched alike."""
         return encoded.steps
 
     searched_steps = drawn_steps
 
     def histories(self, encoded: Planned) -> int:
-        """Return how many readings of a text a piece follows."""
         return encoded.encoded.state.topic.shape[1]
 
     def latents(self, encoded: Planned, found: Sampled | Found) -> Readings:
@@ -348,11 +340,10 @@ class LatticeProposal(StepProposal):
         found: Sampled | Found,
         latents: Readings,
     ) -> Tensor:
-        """Return log p(x, z_k) of readings that were made last."""
         return log_options(encoded.encoded, *found.columns)
 
     def log_prob(self, encoded: Planned, readings: Readings) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
+        """Log q(z_k | x) in nats, (B, K) float64."""
         option = encoded.encoded.options.found(Readings(*fetched(*readings)))
         log_q = steps.log_prob(self.drawn_steps(encoded), (option,), 1.0)
         return sent(log_q, encoded.encoded.value.device)
@@ -360,21 +351,19 @@ class LatticeProposal(StepProposal):
 
 @dataclass(frozen=True)
 class Adapted(LatticeProposal):
-    """q(z | x) from left to right: p's costs, and what follows as if it were words."""
+    """q(z | x) from left to right: p's factors, and the rest as plain words."""
 
     model: LRLM
     temperature: float
     name = "adapted"
 
     def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Planned:
-        """Read a piece of text as the model does."""
         encoded = self.model.encode(batch, after)
         return Planned(encoded, words_ahead, self.temperature)
 
     def encode_again(
         self, planned: Planned, batch: TokenBatch, after: RelationState | None
     ) -> Planned:
-        """Reuse an encoding after readings change."""
         encoded = planned.encoded
         encoded = replace(encoded, batch=batch, state=after or encoded.state)
         return replace(planned, encoded=encoded)
@@ -382,15 +371,14 @@ class Adapted(LatticeProposal):
     def sample_from(
         self, encoded: Planned, uniforms: Uniforms, origin: Tensor
     ) -> tuple[Draws, Tensor]:
-        """Draw K readings a text, which continue those histories, (B, K).
+        """Draw K readings a text, which continue the given histories, (B, K).
 
-        They are drawn on the host, which asks for what all of them cost in one wait.
+        Draws are on the host; all log-probabilities arrive in one wait.
         """
         (origin,) = encoded.encoded.fetched(origin)
         return super().sample_from(encoded, uniforms, origin)
 
     def advance(self, planned: Planned, readings: Readings) -> RelationState:
-        """Return the state after the encoded piece."""
         return after_readings(planned.encoded, readings)
 
 
@@ -403,10 +391,8 @@ class Posterior(LatticeProposal):
 
     @property
     def left_to_right(self) -> Adapted:
-        """The proposal for a text that goes on."""
         return self.adapted
 
     def encode(self, batch: TokenBatch, after: None = None) -> Planned:
-        """Read whole texts as the model does."""
         encoded = self.adapted.model.encode(batch)
         return Planned(encoded, Lattice.backward, self.adapted.temperature)

@@ -26,11 +26,11 @@ ACTIVATIONS = {
 
 
 class Words(nn.Module):
-    """Embeds words, and predicts them from vectors of a size.
+    """Embeddings of words, and a softmax or adaptive softmax over them.
 
-    By one softmax or an adaptive one, which keeps frequent words in its head, with one
-    entry for each cluster of rarer ones, whose own softmax divides what the head gave
-    the cluster. The original's head lists its clusters the last one first.
+    The head of an adaptive softmax holds frequent words and one entry for each cluster
+    of rarer ones, whose own softmax divides the entry's probability. The original's
+    head lists its clusters the last one first.
 
     Source: Grave et al. (2017), as in the code of Transformer-XL.
     """
@@ -62,30 +62,28 @@ class Words(nn.Module):
         )
 
     def embed(self, words: Tensor) -> Tensor:
-        """Embed words; those that can only be copied are unknown."""
+        """Embed words; words that can only be copied are unknown."""
         embedded: Tensor = self.embedding(self.known(words))
         if self.config.cutoffs:
             return embedded * math.sqrt(self.config.embedding_dim)
         return embedded
 
     def known(self, words: Tensor) -> Tensor:
-        """Map words that can only be copied to the unknown one."""
         return known_ids(words, self.config.vocab_size)
 
     @property
     def output(self) -> Tensor:
-        """The output layer's weight, (V, predictor_dim)."""
         if self.config.tie_weights:
             return self.embedding.weight
         return self.weight
 
     def log_prob(self, value: Tensor, words: Tensor) -> Tensor:
-        """Return log p of one word each: (N, inner), (N,) -> (N,) nats."""
+        """Log p of one word each: (N, inner), (N,) -> (N,) nats."""
         log_p = self.log_probs(value)
         return log_p.gather(-1, self.known(words)[:, None])[:, 0]
 
     def log_probs(self, value: Tensor) -> Tensor:
-        """Return log p of every word: (N, inner) -> (N, V) nats."""
+        """Log p of every word: (N, inner) -> (N, V) nats."""
         if self.config.cutoffs:
             return self._adaptive(value)
         scores = F.linear(self.activation(self.inner(value)), self.output, self.bias)
@@ -117,11 +115,11 @@ class Words(nn.Module):
 # -- facts and names ----------------------------------------------------------------
 
 GRAMS = (3, 4, 5)
-"""Letters of a piece; a whole word is one as well."""
+"""Lengths of letter n-grams; whole words are added to them."""
 
 
-def pieces(alias: str, number: int) -> list[int]:
-    """Return the letter n-grams of an alias's words, hashed to 0 .. number - 1.
+def pieces(alias: str, num_pieces: int) -> list[int]:
+    """Hash the letter n-grams of an alias's words to 0 .. num_pieces - 1.
 
     Example:
         >>> pieces("Ada", 1000) == pieces("Ada", 1000)
@@ -136,15 +134,15 @@ def pieces(alias: str, number: int) -> list[int]:
         for n in GRAMS
         for i in range(len(word) - n + 1)
     )
-    return [zlib.crc32(gram.encode()) % number for gram in chain(words, grams)]
+    return [zlib.crc32(gram.encode()) % num_pieces for gram in chain(words, grams)]
 
 
 class Facts(nn.Module):
-    r"""Vectors of facts and aliases, whose numbers are on the host.
+    r"""Vectors of facts and aliases, whose indices are on the host.
 
-    A fact's vector is its relation's and its object's, side by side. Originals look
-    objects and aliases up in tables of constants. New models encode names by their
-    letters, so that what was never seen in training has a vector as well:
+    A fact's vector concatenates its relation's and its object's. Originals look objects
+    and aliases up in tables of constants. New models encode names by their letters, so
+    that names unseen in training have vectors too:
 
     .. math::
         a = \frac{1}{n} \sum_{i=1}^{n} e(g_i), \qquad
@@ -169,7 +167,7 @@ class Facts(nn.Module):
             self.alias = nn.Embedding(config.num_aliases, config.alias_dim)
 
     def aliases(self, topics: Topics, alias: Tensor) -> Tensor:
-        """Return alias vectors, (n,) -> (n, alias_dim)."""
+        """Alias vectors, (n,) -> (n, alias_dim)."""
         if not self.config.num_pieces:
             return self.alias(self._sent(alias))  # type: ignore[no-any-return]
         piece, row = expand_ranges(*topics.pieces_of(alias))
@@ -177,7 +175,7 @@ class Facts(nn.Module):
         return _mean(vectors, row, len(alias))
 
     def vectors(self, topics: Topics, fact: Tensor) -> Tensor:
-        """Return fact vectors, (n,) -> (n, 2 * fact_dim)."""
+        """Fact vectors, (n,) -> (n, 2 * fact_dim)."""
         relation = self.relation(self._sent(topics.fact_relation[fact]))
         return torch.cat([relation, self._objects(topics, fact)], -1)
 
@@ -195,7 +193,7 @@ class Facts(nn.Module):
 
 
 def _mean(value: Tensor, row: Tensor, num_rows: int) -> Tensor:
-    """Return the mean of each row's values; 0 of none."""
+    """Mean of each row's values; 0 of none."""
     count = row.bincount(minlength=num_rows).clamp_min(1)[:, None]
     row, count = (sent(x, value.device) for x in (row, count))
     return value.new_zeros(num_rows, value.shape[-1]).index_add(0, row, value) / count
@@ -209,16 +207,14 @@ def log_choice(
     members: Callable[[Tensor], tuple[Tensor, Tensor]],
     vectors: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return log p(member | its group, a query), each (query, group) normalised once.
-
-    Which queries need which groups is found on the host.
+    """Log p(member | its group, a query), each (query, group) normalised once.
 
     Args:
         query: Vectors that members' are compared with, (P, D).
-        row: Which of them asks, (N,).
-        group: The group that is asked, (N,).
-        chosen: The member that is chosen, (N,).
-        members: Groups -> where their members start and end.
+        row: Index of each query, (N,).
+        group: Group of each choice, (N,).
+        chosen: Chosen member, (N,).
+        members: Groups -> start and end of their members.
         vectors: Members (U,) -> (U, D).
 
     Returns:
@@ -234,20 +230,20 @@ def log_choice(
     scores = products(query, vectors(distinct), (pair // many)[of_pair], column)
     log_z = segment_logsumexp(scores, of_pair, len(pair))
     first = (end - start).cumsum(0) - (end - start)
-    place = first[which] + chosen - start[which]
-    place, which = (sent(x, scores.device) for x in (place, which))
-    return scores[place] - log_z[which]
+    index = first[which] + chosen - start[which]
+    index, which = (sent(x, scores.device) for x in (index, which))
+    return scores[index] - log_z[which]
 
 
 def products(query: Tensor, table: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Return the inner products of rows (non-decreasing) and columns, elementwise."""
-    asking, row = row.unique_consecutive(return_inverse=True)
+    """Inner products of rows (non-decreasing) and columns, elementwise."""
+    distinct, row = row.unique_consecutive(return_inverse=True)
     parts, at_once = [], max(1, AT_ONCE // len(table))
     sizes = (row // at_once).bincount().tolist()
-    for some, rows, columns in zip(
-        asking.split(at_once), row.split(sizes), column.split(sizes), strict=True
+    for part, rows, columns in zip(
+        distinct.split(at_once), row.split(sizes), column.split(sizes), strict=True
     ):
-        index = (some, rows % at_once, columns)
-        some, rows, columns = (sent(x, query.device) for x in index)
-        parts.append((query[some] @ table.t())[rows, columns])
+        indices = (part, rows % at_once, columns)
+        part, rows, columns = (sent(x, query.device) for x in indices)
+        parts.append((query[part] @ table.t())[rows, columns])
     return torch.cat(parts)

@@ -5,8 +5,8 @@ chooses between the next word and the names that begin with it, in proportion to
 
 .. math:: s \cdot v_{\text{end}}
 
-where s is what p charges and v stands for the mass of what follows: beta itself, and
-then readings come from p(z | x) exactly; or the mass of all that follows as words.
+where s is p's factor and v the mass of the rest of the text. With v = beta, readings
+come from p(z | x) exactly; otherwise v is the mass of the rest as plain words.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from lm_latent_eval.models.lrlm.lattice import FLOOR, Lattice, sunk
 
 
 def words_ahead(lattice: Lattice) -> Tensor:
-    """Return what follows each border, as if all of it were words, (T + 1, num_rows).
+    """Mass after each border if all of the text were plain words, (T + 1, num_rows).
 
-    A word that only names have is taken to cost as much as the dearest other one of its
-    text: if it were impossible, no reading would be drawn in which another option comes
-    before its name.
+    A word that only names have costs as much as the least probable other word of its
+    text. With -inf, no reading could be drawn in which another option comes before its
+    name.
     """
     named = lattice.word < FLOOR / 2
     dearest = lattice.word.masked_fill(named, 0.0).amin(1, keepdim=True)
@@ -48,49 +48,45 @@ def words_ahead(lattice: Lattice) -> Tensor:
 
 @dataclass(frozen=True)
 class ReadingSteps:
-    """The steps of readings of a piece, a word each, on the host.
+    """Steps of readings of a piece, one word each, on the host.
 
-    A state is the option that each of K readings of B texts is in the midst of or has
-    come to the end of, (B, K).
+    A state is the option that each of K readings of B texts is in or has just finished,
+    (B, K).
     """
 
     options: Options
     log_p: Tensor
-    """What each charges, nats, float64."""
+    """Log p of each option, nats, float64."""
     score: Tensor
-    """Log q, nats."""
+    """Log q of each option, nats."""
     ahead: Tensor
-    """Mass, or a guess of it, of the text after each."""
+    """Log mass of the text after each option, or its approximation."""
     num_columns: ClassVar[int] = 1
 
     @property
     def length(self) -> Tensor:
-        """Words of each text, (B,)."""
         return self.options.lattice.length
 
     @property
     def num_steps(self) -> int:
-        """T."""
         return self.options.lattice.word.shape[1]
 
     def begin(self, num_histories: int | None) -> Tensor:
-        """Return the readings before the piece: K, or those there are."""
+        """Readings before the piece: K, or those of the histories."""
         return self.options.histories(num_histories)
 
     def num_histories(self, state: Tensor) -> int:
-        """Return K."""
         return state.shape[1]
 
     def draw(
         self, state: Tensor, t: int, uniforms: Uniforms, origin: Tensor | None
     ) -> Drawn:
-        """Draw what is next."""
         return draw_listed(self, state, t, uniforms(t)[..., 0], origin, 1.0)
 
     def choices(self, state: Tensor, t: int, score: Tensor, cut: Cut | None) -> Ragged:
-        """List the words and names that may come next, or the name that goes on.
+        """List the next words and names, or the continued name.
 
-        They are ranked by what p charges them so far times what stands for the rest.
+        They are ranked by p so far times the mass of the rest.
         """
         (history,) = (score.flatten() > -torch.inf).nonzero(as_tuple=True)
         now, options = state.flatten()[history], self.options
@@ -115,27 +111,27 @@ class ReadingSteps:
         origin: Tensor,
         choice: Tensor,
     ) -> Taken:
-        """Extend readings; those of texts that have ended stay as they are."""
         assert isinstance(choices, Ragged)
         (option,) = choices.decided(choice)
-        going_on = (self.length > t)[:, None]
+        active = (self.length > t)[:, None]
         after = self.options.then[option]
-        return Taken(torch.where(going_on, after, state.gather(1, origin)), (option,))
+        return Taken(torch.where(active, after, state.gather(1, origin)), (option,))
 
 
 def reading_steps(encoded: Encoded, lattice: Lattice, after: Tensor) -> ReadingSteps:
-    """Return the steps of readings.
+    """Build the steps of readings.
 
     Args:
         encoded: A piece of text.
         lattice: Its lattice, with tempered log-probabilities.
-        after: Mass, or a guess of it, of the text after each border, (T + 1, num_rows).
+        after: Log mass of the text after each border, or its approximation,
+            (T + 1, num_rows).
     """
     options = encoded.options
     log_p = sunk(lattice.charges[options.place])
     end = torch.minimum(options.end, lattice.length[lattice.text[options.row]])
     ahead = after[end, options.row]
-    # Of equal ones that are about ``FLOOR`` nothing would be left of log p.
+    # Beside masses near ``FLOOR``, log p would be lost to rounding.
     node = options.key // (1 + len(options.topics.naming_alias))
     coming = ahead[: len(node)]
     num_nodes = lattice.word.shape[1] * lattice.num_rows
@@ -149,18 +145,18 @@ def reading_steps(encoded: Encoded, lattice: Lattice, after: Tensor) -> ReadingS
 
 
 def log_options(encoded: Encoded, option: Tensor) -> Tensor:
-    """Return log p(x, z_k) of options one after the other, nats, (B, K) float64.
+    """Log p(x, z_k) of options one after the other, nats, (B, K) float64.
 
-    What is summed is decided on the host, and nothing is waited for.
+    Indices are on the host, so a device is not waited for.
     """
     charges = encoded.costs.charges
     inside = encoded.batch.inside_on_host[:, None]
-    place = encoded.options.place[option].masked_fill(~inside, 0)
-    return sunk(charges[sent(place, charges.device)].sum(-1))
+    index = encoded.options.place[option].masked_fill(~inside, 0)
+    return sunk(charges[sent(index, charges.device)].sum(-1))
 
 
 def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
-    """Return log p(x, z_k) in nats, (B, K) float64."""
+    """Log p(x, z_k) in nats, (B, K) float64."""
     option = encoded.options.found(Readings(*fetched(*readings)))
     possible = torch.ones(option.shape[:2], dtype=torch.bool)
     free = torch.zeros(len(encoded.options.place), dtype=torch.float64)
@@ -172,7 +168,6 @@ def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
 
 
 def after_readings(encoded: Encoded, readings: Readings) -> RelationState:
-    """Return the state after pieces under given readings."""
     options = encoded.options
     option = options.found(Readings(*fetched(*readings)))
     before = options.histories(option.shape[1])[..., None]

@@ -30,7 +30,7 @@ from lm_latent_eval.values import parse
 FILE_NAME = "topics.safetensors"
 
 PAD = -1
-"""Fills the rows of aliases; no word's id."""
+"""Padding of the rows of aliases."""
 
 COLUMNS = {
     "fact_ends": torch.int64,
@@ -51,36 +51,28 @@ class TopicsError(ValueError):
 
 @dataclass(frozen=True)
 class Fact:
-    """One fact of a topic."""
-
     relation: int
     object: int
     aliases: tuple[int, ...]
-    """Rows of the aliases that its object goes by; at least one."""
+    """Rows of the object's aliases, at least one."""
 
 
 class Topics:
-    """The columns of all topics, no part of the model's weights.
-
-    They are on the host wherever the model is, since names are looked up there.
-    """
+    """The columns of all topics; they stay on the host and are no weights."""
 
     fact_ends: Tensor
-    """Where each topic's facts end, (N,)."""
+    """End of each topic's facts, (N,)."""
     fact_relation: Tensor
-    """(F,)."""
     fact_object: Tensor
-    """(F,)."""
     naming_ends: Tensor
-    """Where each fact's namings end, (F,)."""
+    """End of each fact's namings, (F,)."""
     naming_alias: Tensor
-    """(M,)."""
     alias_words: Tensor
     """Word ids, ``PAD`` after the last, (A, L)."""
     piece_ends: Tensor
-    """Where the pieces of each alias's spelling end, (A,)."""
+    """End of the letter n-grams of each alias, (A,)."""
     alias_pieces: Tensor
-    """Numbers of letter n-grams, flat."""
+    """Ids of letter n-grams, flat."""
     log_prior: Tensor
     """Log p(topic) in nats, (N,)."""
 
@@ -110,13 +102,9 @@ class Topics:
         vars(self).update(derived)
 
     fact_topic: Tensor
-    """(F,)."""
     naming_fact: Tensor
-    """(M,)."""
     naming_topic: Tensor
-    """(M,)."""
     alias_length: Tensor
-    """(A,)."""
     by_first_word: Tensor
     first_words: Tensor
     by_alias: Tensor
@@ -124,11 +112,10 @@ class Topics:
 
     @property
     def num_topics(self) -> int:
-        """N."""
         return len(self.fact_ends)
 
     def sizes(self) -> dict[str, Any]:
-        """Return the entries of a model's configuration that describe the topics."""
+        """Configuration entries of a model with these topics."""
         return {
             "num_topics": self.num_topics,
             "num_facts": len(self.fact_relation),
@@ -139,30 +126,26 @@ class Topics:
     # -- looking up -----------------------------------------------------------------
 
     def facts_of(self, topic: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where the facts of topics 1 .. N start and end."""
+        """Start and end of the facts of topics 1 .. N."""
         return _range(self.fact_ends, topic - 1)
 
     def namings_of(self, fact: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where the namings of facts start and end."""
         return _range(self.naming_ends, fact)
 
     def pieces_of(self, alias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where the pieces of aliases start and end."""
         return _range(self.piece_ends, alias)
 
     def length(self, naming: Tensor) -> Tensor:
-        """Return the words of each naming."""
         return self.alias_length[self.naming_alias[naming]]
 
     def word(self, naming: Tensor, offset: Tensor) -> Tensor:
-        """Return one word of each naming."""
         return self.alias_words[self.naming_alias[naming], offset]
 
     def number(self, name: str) -> int:
-        """Return the number of a topic.
+        """Number of a topic.
 
         Raises:
-            ValueError: If there is none of that name.
+            ValueError: If the name is unknown.
         """
         try:
             return self.names.index(name) + 1
@@ -187,9 +170,9 @@ class Topics:
         Args:
             topics: Name -> facts.
             aliases: Word ids of each alias.
-            counts: How many texts are about each topic; p(topic) is in proportion to
-                one more than that.
-            pieces: Letter n-grams of each alias, if they are encoded by them.
+            counts: Number of texts about each topic; p(topic) is proportional to one
+                more.
+            pieces: Letter n-grams of each alias, if aliases are encoded by them.
         """
         facts = [fact for several in topics.values() for fact in several]
         seen = [1 + (counts or {}).get(name, 0) for name in topics]
@@ -245,7 +228,7 @@ class Topics:
 
 
 def _range(ends: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where rows start and end, each where the one before it ends."""
+    """Start and end of rows that follow one another."""
     return ends[(row - 1).clamp_min(0)].masked_fill(row == 0, 0), ends[row]
 
 
@@ -294,15 +277,14 @@ def _check(columns: Mapping[str, Tensor], names: object) -> None:
 
 
 class RelationModel(TrainedModel):
-    """A model whose texts are about topics: facts, and the names of their objects."""
+    """A model of texts about topics: facts, and the names of their objects."""
 
     config: RelationConfig
     topics: Topics | None
 
     @property
     def normalization(self) -> Normalization:
-        """Total of its probabilities over all texts."""
-        if self.config.oracle:  # every alias of a fact has all of its probability
+        if self.config.oracle:  # every alias of a fact has probability 1
             return Normalization.UNNORMALISED
         return super().normalization
 
@@ -340,11 +322,15 @@ class RelationModel(TrainedModel):
         self.topics = topics
 
     def check_extras(self) -> None:
-        """Check nothing: topics are checked when they are read."""
+        """Pass: ``load_extras`` checks topics."""
 
     @property
     def knowledge(self) -> Topics:
-        """The topics; an error if the model has none yet."""
+        """Topics of the model.
+
+        Raises:
+            ValueError: If it has none yet.
+        """
         if self.topics is None:
             raise ValueError(
                 f"this {self.base_model_prefix} model has no topics: pass topics="
@@ -353,7 +339,7 @@ class RelationModel(TrainedModel):
 
 
 def to_facts(inner: int, hidden: int, outer: int) -> nn.Module:
-    """Build the map from hidden states to fact vectors."""
+    """Map from hidden states to fact vectors."""
     if not hidden:
         return nn.Linear(inner, outer)
     return nn.Sequential(nn.Linear(inner, hidden), nn.ReLU(), nn.Linear(hidden, outer))

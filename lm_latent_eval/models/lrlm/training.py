@@ -80,15 +80,12 @@ def prepared(
     """Build the tokenizer, topics and configuration of a relation model.
 
     Args:
-        kind: Of the configuration.
+        kind: Class of the configuration.
         texts: Training text.
-        knowledge: Facts and names beyond its own.
+        knowledge: Further facts and names.
         min_count: Rarer words are unknown.
-        size: How large the model is.
-        more: What else the configuration takes.
-
-    Returns:
-        The vocabulary, the topics and the configuration.
+        size: Size of the model.
+        more: Further values of the configuration.
     """
     tokenizer = build_vocabulary(texts, knowledge, min_count=min_count)
     topics, relations = build_topics(
@@ -119,10 +116,10 @@ def prepared(
 # -- topics and names of annotated texts --------------------------------------------
 
 TITLE = 0
-"""The relation between a topic and its own names."""
+"""Relation between a topic and its own names."""
 
 Item = tuple[list[int], int]
-"""Word ids of a text, its end included, and the number of its topic; 0 for none."""
+"""Word ids of a text with its end, and the number of its topic; 0 for none."""
 
 
 def build_topics(
@@ -148,7 +145,7 @@ def build_topics(
     )
     distinct = sorted(set(triples))
     relations = ["", *sorted({relation for _, relation, _ in distinct})]
-    number = {name: n for n, name in enumerate(relations)}
+    relation_id = {name: n for n, name in enumerate(relations)}
     names = _Names(
         surface_forms(texts, knowledge), tokenizer, max_aliases, max_alias_words
     )
@@ -156,7 +153,7 @@ def build_topics(
     for subject in sorted({subject for subject, _, _ in distinct}):
         topics[subject] = names.fact(TITLE, subject)
     for subject, relation, tail in distinct:
-        topics[subject] += names.fact(number[relation], tail)
+        topics[subject] += names.fact(relation_id[relation], tail)
     topics = {name: facts for name, facts in topics.items() if facts}
     if not topics:
         raise ValueError(
@@ -169,7 +166,7 @@ def build_topics(
 
 
 def topic_of(text: AnnotatedText, topics: Mapping[str, object]) -> str | None:
-    """Return what a text is about: the subject of most triples, the first of such."""
+    """Subject of most triples of a text, the first if several tie."""
     subjects = Counter(s for s, _, _ in text.triples if s in topics)
     return subjects.most_common(1)[0][0] if subjects else None
 
@@ -179,17 +176,16 @@ class Annotator:
 
     def __init__(self, topics: Topics, tokenizer: WordTokenizer) -> None:
         self.tokenizer = tokenizer
-        self.number = {name: n for n, name in enumerate(topics.names, start=1)}
+        self.topics = {name: n for n, name in enumerate(topics.names, start=1)}
 
     def __call__(self, text: AnnotatedText) -> Item:
-        """Return the ids of a text and its topic."""
-        topic = topic_of(text, self.number)
-        number = 0 if topic is None else self.number[topic]
-        return [*self.tokenizer(text.text).ids, END], number
+        topic = topic_of(text, self.topics)
+        topic_id = 0 if topic is None else self.topics[topic]
+        return [*self.tokenizer(text.text).ids, END], topic_id
 
 
 class _Names:
-    """Numbers aliases as facts ask for them."""
+    """Numbers aliases in the order of facts."""
 
     def __init__(
         self,
@@ -205,13 +201,13 @@ class _Names:
 
     @property
     def words(self) -> list[tuple[int, ...]]:
-        """The words of each alias."""
         return list(self.row)
 
     def fact(self, relation: int, entity: str) -> list[Fact]:
-        """Return a fact about an entity, if that has a name of known words.
+        """Fact about an entity, if that has a name of known words.
 
-        An unknown word cannot be copied: it could stand for any.
+        Unknown words are dropped: their spelling is ambiguous, so they cannot be
+        copied.
         """
         named = [
             (form, words[: self.max_words])

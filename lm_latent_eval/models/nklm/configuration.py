@@ -11,11 +11,11 @@ class NKLMConfig(RelationConfig):
     """Configuration of a neural knowledge LM: a ``RelationConfig`` and more.
 
     Args:
-        num_positions: Words of a name that can be copied.
-        position_dim: Of the embeddings of positions.
+        num_positions: Number of words of a name that can be copied.
+        position_dim: Size of the embeddings of positions.
         copy_hidden: Inner size of the map that decides whether to copy.
         position_hidden: Inner size of the map to positions.
-        only_possible: Exclude choices that no word can follow, so that p is normalised.
+        only_possible: Exclude choices without a next word, so that p is normalised.
             Original checkpoints were trained with them.
     """
 

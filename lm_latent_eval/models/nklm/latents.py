@@ -21,15 +21,14 @@ class Tables:
 
     topics: Topics
     fact: Tensor
-    """No fact, and every fact, (F + 1, 2 * fact_dim)."""
+    """Vectors of no fact, and of every fact, (F + 1, 2 * fact_dim)."""
     alias: Tensor
-    """(A, alias_dim)."""
     knowledge: Tensor | None
     """Knowledge vectors of no topic and of each, (N + 1, ...)."""
 
     @cached_property
     def cells(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Every word of every naming: word and topic as one key, naming, offset.
+        """Every word of every naming: key, naming, offset.
 
         Sorted by the key, which is word * (num_topics + 1) + topic.
         """
@@ -43,25 +42,25 @@ class Tables:
 
     @cached_property
     def pairs(self) -> Tensor:
-        """Every word with every topic that has it in a name, keyed and sorted alike."""
+        """Every word with every topic that has it in a name, as sorted keys."""
         key, _, _ = self.cells
         pairs: Tensor = key.unique_consecutive()
         return pairs
 
 
 WORD = 0
-"""The source of a word that is not copied."""
+"""Source of a plain word."""
 
 
 class Copies(NamedTuple):
     """K latents of B texts: a topic, and the source of every word."""
 
     topic: Tensor
-    """1 .. num_topics, (B, K)."""
+    """Topics from 1 to num_topics, (B, K)."""
     source: Tensor
     """``WORD``, or 1 + the naming that the word is copied from, (B, K, T)."""
     offset: Tensor
-    """Which word of that name it is, (B, K, T)."""
+    """Index of the word in that name, (B, K, T)."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,11 @@ class NKLMState:
     """State of B texts with K latents each."""
 
     carry: Carry
-    """The recurrent state of every latent after its last word, (B, K, size) each."""
+    """Recurrent state of every latent after its last word, (B, K, size) each."""
     topic: Tensor
-    """0 before the first word, unless it is given, on the host, (B, K)."""
+    """Topic, 0 before the first word unless given, on the host, (B, K)."""
     tables: Tables
-    """Of all texts: looked up where they begin."""
+    """Embeddings of all topics, computed where texts begin."""
 
     @property
     def hidden(self) -> Tensor:
@@ -84,14 +83,13 @@ class NKLMState:
         return self._picked((index,))
 
     def resample(self, index: Tensor) -> NKLMState:
-        """Pick latents of each text, (B, K')."""
         return self._picked((torch.arange(len(index))[:, None], index))
 
     def expanded(self, samples: int) -> NKLMState:
-        """Return K latents a text, of K or of one.
+        """Expand the latents of each text to K.
 
         Raises:
-            ValueError: If there are others.
+            ValueError: If there are neither 1 nor K.
         """
         histories = self.topic.shape[1]
         if histories not in (1, samples):
@@ -103,8 +101,10 @@ class NKLMState:
 
     def _picked(self, index: Any) -> NKLMState:
         def carried(part: Tensor) -> Tensor:
-            there = [i if isinstance(i, slice) else sent(i, part.device) for i in index]
-            return part[tuple(there)]
+            on_device = (
+                i if isinstance(i, slice) else sent(i, part.device) for i in index
+            )
+            return part[tuple(on_device)]
 
         return replace(self, carry=self.carry.each(carried), topic=self.topic[index])
 
@@ -116,7 +116,7 @@ def folded(carry: Carry, batch: int) -> Carry:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A batch of pieces, which are encoded later: everything depends on z."""
+    """A batch of pieces. Nothing is computed yet: all scores depend on z."""
 
     batch: TokenBatch
     state: NKLMState

@@ -49,9 +49,9 @@ class NKLM(NKLMLayers):
     base_model_prefix = "nklm"
     main_input_name = "inputs"
     estimators = ("auto", "mixed", "dpf", "is", "beam", "smc")
-    """Names of its estimators, the default first."""
+    """Supported estimators, the default first."""
     proposal_names = ("adapted", "peeking")
-    """Names of its proposals, the default first."""
+    """Names of proposals, the default first."""
 
     def __init__(self, config: NKLMConfig, topics: Topics | None = None) -> None:
         """Build p; ``topics`` come from the checkpoint if None."""
@@ -60,7 +60,6 @@ class NKLM(NKLMLayers):
 
     @property
     def normalization(self) -> Normalization:
-        """Total of its probabilities over all texts."""
         if self.config.only_possible or self.config.oracle:
             return super().normalization
         return Normalization.BELOW_ONE
@@ -68,22 +67,21 @@ class NKLM(NKLMLayers):
     # -- p(x, z) --------------------------------------------------------------------
 
     def about(self, names: Sequence[str]) -> NKLMState:
-        """Return the state of texts whose topics are given, to ``encode`` after."""
+        """State of texts whose topics are given, to ``encode`` after."""
         numbers = [self.knowledge.number(name) for name in names]
         return self.begin(torch.tensor(numbers))
 
     def begin(self, topic: Tensor) -> NKLMState:
-        """Return the state of texts that have begun, whose topics are on the host."""
+        """State of texts before their first word, whose topics are on the host."""
         return NKLMState(self.started(len(topic)), topic[:, None], self.tables())
 
     def encode(self, batch: TokenBatch, after: NKLMState | None = None) -> Encoded:
-        """Take up a piece of text."""
         nothing = torch.zeros(len(batch.length), dtype=torch.long)
         state = after or self.begin(nothing)
         return Encoded(batch, state, state.tables)
 
     def log_joint(self, encoded: Encoded, copies: Copies) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64; ``-inf`` if z is amiss."""
+        """Log p(x, z_k) in nats, (B, K) float64; ``-inf`` if z contradicts the text."""
         batch, topics = encoded.batch, encoded.tables.topics
         copies = Copies(*fetched(*copies))
         words, _ = batch.on_host
@@ -103,33 +101,35 @@ class NKLM(NKLMLayers):
         fits = inside & ~wrong
         plain = fits & (copies.source == WORD)
         flat, device = hidden.flatten(0, 2), hidden.device
-        some, few = (sent(x.flatten().nonzero()[:, 0], device) for x in (fits, plain))
+        fit_index, plain_index = (
+            sent(x.flatten().nonzero()[:, 0], device) for x in (fits, plain)
+        )
         log_p = self.log_step(
             encoded.tables,
-            flat[some],
+            flat[fit_index],
             topic[fits],
             copies.source[fits],
             copies.offset[fits],
         )
         uttered = self.log_words(
-            encoded.tables, flat[few], targets.flatten()[few], cost.flatten()[few]
+            encoded.tables,
+            flat[plain_index],
+            targets.flatten()[plain_index],
+            cost.flatten()[plain_index],
         )
         total = wide_zeros((inside.numel(),), device)
-        total = total.index_add(0, some, log_p).index_add(0, few, uttered)
+        total = total.index_add(0, fit_index, log_p).index_add(0, plain_index, uttered)
         total = total.view(inside.shape).sum(-1)
-        known, prior = state.topic != 0, topics.log_prior[copies.topic - 1]
-        prior = prior.masked_fill(known, 0.0)
-        prior = prior.masked_fill(known & (state.topic != copies.topic), -torch.inf)
+        has_topic, prior = state.topic != 0, topics.log_prior[copies.topic - 1]
+        prior = prior.masked_fill(has_topic, 0.0)
+        prior = prior.masked_fill(has_topic & (state.topic != copies.topic), -torch.inf)
         total = total + sent(prior, device)
         return total.masked_fill(sent(wrong.any(-1), device), -torch.inf)
 
     def predicted_from(
         self, encoded: Encoded, state: NKLMState, copies: Copies
     ) -> Tensor:
-        """Return the hidden states that predict each word.
-
-        Shape (B, K, T, size).
-        """
+        """Hidden states that predict each word, (B, K, T, size)."""
         before = copies.source.shape[-1] - 1
         read, columns = encoded.batch.piece(0, before), copies[1:]
         hidden, _ = self.read(
@@ -143,7 +143,6 @@ class NKLM(NKLMLayers):
         return torch.cat([first[:, :, None], hidden], 2)
 
     def advance(self, encoded: Encoded, copies: Copies) -> NKLMState:
-        """Return the state after the encoded piece."""
         batch, (topic, *columns) = encoded.batch, fetched(*copies)
         state = encoded.state.expanded(topic.shape[1])
         _, carry = self.read(
@@ -159,12 +158,12 @@ class NKLM(NKLMLayers):
         rows = []
         for hidden, topic, weight in zip(state.hidden, state.topic, log_w, strict=True):
             if bool((topic == 0).any()):
-                one = sent(
+                latent = sent(
                     torch.arange(len(topic)).repeat_interleave(len(every)), device
                 )
                 topic = every.repeat(len(topic))
                 prior = sent(topics.log_prior[topic - 1], device)
-                hidden, weight = hidden[one], weight[one] + prior
+                hidden, weight = hidden[latent], weight[latent] + prior
             rows.append(self._mixed(tables, hidden, topic, weight))
         return torch.stack(rows)
 
@@ -177,37 +176,37 @@ class NKLM(NKLMLayers):
         log_plain = self.log_step(tables, hidden, topic, nothing, nothing) + weight
         value = self._plain(tables, hidden)
         uttered = log_plain.new_zeros(self.config.vocab_size)
-        for some, mass in in_parts(self.config.vocab_size, value, log_plain.exp()):
-            uttered = uttered + mass @ widened(self.words.log_probs(some)).exp()
+        for part, mass in in_parts(self.config.vocab_size, value, log_plain.exp()):
+            uttered = uttered + mass @ widened(self.words.log_probs(part)).exp()
         fact, row = expand_ranges(*topics.facts_of(topic))
         naming, of_fact = expand_ranges(*topics.namings_of(fact))
         row = row[of_fact]
         length = topics.length(naming).clamp_max(self.config.num_positions)
         offset, of_naming = expand_ranges(torch.zeros_like(length), length)
         naming, row = naming[of_naming], row[of_naming]
-        word, there = (
+        word, latent = (
             sent(x, hidden.device) for x in (topics.word(naming, offset), row)
         )
-        log_p = self.log_step(tables, hidden[there], topic[row], naming + 1, offset)
+        log_p = self.log_step(tables, hidden[latent], topic[row], naming + 1, offset)
         mixed = uttered.new_zeros(self.config.num_words)
         mixed[: len(uttered)] = uttered
-        return mixed.index_add(0, word, (log_p + weight[there]).exp()).log()
+        return mixed.index_add(0, word, (log_p + weight[latent]).exp()).log()
 
     # -- q(z | x) -------------------------------------------------------------------
 
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> NKLMProposal:
-        """Return a proposal.
+        """Build a proposal.
 
         Args:
-            name: ``adapted`` (default) draws the topic by which of the piece's words
-                its names have, ``peeking`` from p's prior. Then both ask p where each
-                word comes from, given that word.
+            name: ``adapted`` (default) draws the topic by the piece's words that its
+                names contain, ``peeking`` from p's prior. Both then draw the source of
+                each word from p given that word.
             temperature: Divides the proposal's scores.
 
         Raises:
-            ValueError: If there is no such proposal or the temperature is not positive.
+            ValueError: If the name is unknown or the temperature is not positive.
         """
         check_temperature(temperature)
         return NKLMProposal(self, chosen(name, self.proposal_names), temperature)
@@ -216,19 +215,20 @@ class NKLM(NKLMLayers):
 # -- proposals ----------------------------------------------------------------------
 
 TOPIC_LANE = 1
-"""Which of the first random numbers draws the topic."""
+"""Index of the random number that draws the topic, among the first word's."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """State of latents whose last word has a source and is not read yet."""
+    """State of latents whose last word has a source but is not read yet."""
 
     joint: NKLM
     encoded: Encoded
     before: NKLMState
     """State before that word."""
     last: tuple[int, Tensor, Tensor] | None = None
-    """Which word it is, its source and its offset, (B, K) each; None: there is none."""
+    """Index of that word, its source and its offset, (B, K) each; None before the
+    first."""
 
     @cached_property
     def state(self) -> NKLMState:
@@ -250,40 +250,37 @@ class Reading:
 
 @dataclass(frozen=True)
 class CopySteps:
-    """The steps of a piece: the topic, if it is not known yet, and then each word.
+    """Steps of a piece: the topic, if it is not known yet, and then each word.
 
-    What can be chosen is decided on the host; ``score`` divides by the temperature.
+    Choices are listed on the host.
     """
 
     proposal: NKLMProposal
     encoded: Encoded
     num_columns: ClassVar[int] = 2
-    """Source and offset of a word; the topic and 0 before the first one."""
+    """Columns: source and offset of a word; the topic and 0 in the first step."""
 
     @property
     def topics(self) -> int:
-        """How many steps decide on a topic: one, or none."""
+        """Number of steps that decide on a topic: one, or none."""
         return int(bool((self.encoded.state.topic == 0).any()))
 
     @cached_property
     def length(self) -> Tensor:
-        """Steps of each text, on the host, (B,)."""
         return self.encoded.batch.on_host[1] + self.topics
 
     @property
     def num_steps(self) -> int:
-        """T, and the topic's."""
         return self.encoded.batch.targets.shape[1] + self.topics
 
     def begin(self, num_histories: int | None) -> Reading:
-        """Return the latents before the piece: K, or those there are."""
+        """Latents before the piece: K, or those of the state."""
         state = self.encoded.state
         if num_histories is not None:
             state = state.expanded(num_histories)
         return Reading(self.proposal.model, self.encoded, state)
 
     def num_histories(self, state: Reading) -> int:
-        """Return K."""
         return state.before.topic.shape[1]
 
     @cached_property
@@ -301,7 +298,6 @@ class CopySteps:
         return sums[::-1]
 
     def choices(self, state: Reading, t: int, score: Tensor, cut: Cut | None) -> Ragged:
-        """List the topics, or the sources of a word."""
         word = t - self.topics
         if word < 0:
             return self._topic_choices(state.before.topic)
@@ -315,20 +311,20 @@ class CopySteps:
         return replace(listed, log_p=log_p, ahead=ahead)
 
     def _topic_choices(self, topic: Tensor) -> Ragged:
-        """List the topics of latents (B, K): all, or the one that is known."""
+        """List the topics of latents (B, K): all, or the known one."""
         topics, ahead = self.encoded.tables.topics, self._ahead[0]
-        known = topic.flatten()
-        number, history = expand_ranges(
-            torch.where(known > 0, known, 1),
-            torch.where(known > 0, known + 1, topics.num_topics + 1),
+        given = topic.flatten()
+        choice, history = expand_ranges(
+            torch.where(given > 0, given, 1),
+            torch.where(given > 0, given + 1, topics.num_topics + 1),
         )
-        unknown = known[history] == 0
-        hope = ahead[history // topic.shape[1], number - 1]
-        log_p = topics.log_prior[number - 1].double().masked_fill(~unknown, 0.0)
-        score = (log_p + hope) / self.proposal.temperature
-        nothing = torch.zeros_like(number)
+        evidence = ahead[history // topic.shape[1], choice - 1]
+        log_p = topics.log_prior[choice - 1].double()
+        log_p = log_p.masked_fill(given[history] > 0, 0.0)
+        score = (log_p + evidence) / self.proposal.temperature
+        columns = choice, torch.zeros_like(choice)
         shape = topic.shape[0], topic.shape[1]
-        return Ragged(shape, history, (number, nothing), log_p, score, hope)
+        return Ragged(shape, history, columns, log_p, score, evidence)
 
     def take(
         self,
@@ -338,7 +334,6 @@ class CopySteps:
         origin: Tensor,
         choice: Tensor,
     ) -> Taken:
-        """Extend latents by chosen topics or sources."""
         assert isinstance(choices, Ragged)
         first, second = choices.decided(choice)
         before, word = state.state.resample(origin), t - self.topics
@@ -352,7 +347,6 @@ class CopySteps:
     def draw(
         self, state: Reading, t: int, uniforms: Uniforms, origin: Tensor | None
     ) -> Drawn:
-        """Draw the topic, or the source of a word."""
         word = t - self.topics
         u = uniforms(0)[..., TOPIC_LANE] if word < 0 else uniforms(word)[..., 0]
         return draw_listed(self, state, t, u, origin, 1.0)
@@ -364,15 +358,15 @@ class NKLMProposal(StepProposal):
 
     .. math:: q(z_t \mid z_{<t}, x_{\le t}) = p(z_t \mid z_{<t}, x_{\le t})
 
-    which is known exactly, since few names have any one word. ``peeking`` draws the
-    topic from p's prior. ``adapted`` reads the piece at hand for it,
+    which is exact, because few names contain a given word. ``peeking`` draws the topic
+    from p's prior. ``adapted`` reads the piece for it,
 
     .. math::
         q(k) \propto p(k) \prod_{t:\, x_t \text{ in a name of } k} \frac{N}{n(x_t)}
 
-    where n(x) of the N topics have the word x in a name: so "of" says next to nothing
-    of what a text is about, and a surname much. A search ranks by p so far, and by what
-    the words to come say of the topic.
+    where n(x) of the N topics have the word x in a name: "of" is weak evidence of the
+    topic, a surname strong. A search ranks by p so far, and by the evidence of the next
+    words for the topic.
 
     Source: Pitt and Shephard (1999), the fully adapted auxiliary particle filter.
     """
@@ -382,17 +376,14 @@ class NKLMProposal(StepProposal):
     temperature: float
 
     def encode(self, batch: TokenBatch, after: NKLMState | None = None) -> Encoded:
-        """Take up a piece of text."""
         return self.model.encode(batch, after)
 
     def drawn_steps(self, encoded: Encoded) -> CopySteps:
-        """Return the steps, which are drawn and searched alike."""
         return CopySteps(self, encoded)
 
     searched_steps = drawn_steps
 
     def histories(self, encoded: Encoded) -> int:
-        """Return how many latents of a text a piece follows."""
         return encoded.state.topic.shape[1]
 
     def latents(self, encoded: Encoded, found: Sampled | Found) -> Copies:
@@ -402,7 +393,7 @@ class NKLMProposal(StepProposal):
         return Copies(encoded.state.topic.gather(1, found.origin), source, offset)
 
     def log_prob(self, encoded: Encoded, copies: Copies) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
+        """Log q(z_k | x) in nats, (B, K) float64."""
         batch, copies = encoded.batch, Copies(*fetched(*copies))
         state = encoded.state.expanded(copies.topic.shape[1])
         spoken = self.evidence(encoded, 0, batch.targets.shape[1])
@@ -422,16 +413,12 @@ class NKLMProposal(StepProposal):
         return total
 
     def advance(self, encoded: Encoded, copies: Copies) -> NKLMState:
-        """Return the state after the encoded piece."""
         return self.model.advance(encoded, copies)
 
     # -- topics -----------------------------------------------------------------------
 
     def evidence(self, encoded: Encoded, first: int, last: int) -> Tensor:
-        """Return the evidence of some words of B texts for each topic, (B, N) nats.
-
-        On the host.
-        """
+        """Evidence of given words for each topic, on the host, (B, N) nats."""
         tables, (targets, _) = encoded.tables, encoded.batch.on_host
         many = tables.topics.num_topics + 1
         spoken = torch.zeros(len(targets), many, dtype=torch.float64)
@@ -442,10 +429,10 @@ class NKLMProposal(StepProposal):
         word = targets[:, first:last][inside] * many
         start = torch.searchsorted(tables.pairs, word)
         end = torch.searchsorted(tables.pairs, word + many)
-        found, row = expand_ranges(start, end)
+        pair, row = expand_ranges(start, end)
         gain = math.log(many - 1) - widened(end - start).log()
-        place = (text[row], tables.pairs[found] % many)
-        return spoken.index_put(place, gain[row], accumulate=True)[:, 1:]
+        index = (text[row], tables.pairs[pair] % many)
+        return spoken.index_put(index, gain[row], accumulate=True)[:, 1:]
 
     # -- words ------------------------------------------------------------------------
 
@@ -454,15 +441,15 @@ class NKLMProposal(StepProposal):
     ) -> Ragged:
         """List the sources of word t of latents (B, K), with log p of source and word.
 
-        That it is a plain word is the first choice of each.
+        A plain word is the first choice of each.
         """
         batch, tables, hidden = encoded.batch, encoded.tables, hidden.flatten(0, 1)
         many, flat = tables.topics.num_topics + 1, topic.flatten()
         words = batch.targets[:, t, None].expand(topic.shape).flatten()
         cost = batch.unknown_log_prob[:, t, None].expand(topic.shape).flatten()
         key, naming, offset = tables.cells
-        known = batch.on_host[0][:, t, None].expand_as(topic).flatten()
-        wanted = known * many + flat
+        word = batch.on_host[0][:, t, None].expand_as(topic).flatten()
+        wanted = word * many + flat
         cell, row = expand_ranges(
             torch.searchsorted(key, wanted),
             torch.searchsorted(key, wanted, right=True),
@@ -476,10 +463,10 @@ class NKLMProposal(StepProposal):
         source = torch.cat([nothing + WORD, naming[cell] + 1])[order]
         offsets = torch.cat([nothing, offset[cell]])[order]
         rows = rows[order]
-        there, plain = (
+        latent, plain = (
             sent(x, hidden.device) for x in (rows, (source == WORD).nonzero()[:, 0])
         )
-        log_p = self.model.log_step(tables, hidden[there], flat[rows], source, offsets)
+        log_p = self.model.log_step(tables, hidden[latent], flat[rows], source, offsets)
         uttered = self.model.log_words(tables, hidden, words, cost)
         log_p = log_p.index_add(0, plain, uttered)
         return Ragged((topic.shape[0], topic.shape[1]), rows, (source, offsets), log_p)

@@ -28,8 +28,6 @@ LEAST = -100.0
 
 
 class NKLMLayers(RelationModel):
-    """The layers of an NKLM, and its topics."""
-
     config: NKLMConfig
 
     def __init__(self, config: NKLMConfig, topics: Topics | None = None) -> None:
@@ -54,19 +52,19 @@ class NKLMLayers(RelationModel):
 
     # -- reading ----------------------------------------------------------------------
 
-    def started(self, number: int) -> Carry:
-        """Return the recurrent state of texts that have begun, with one latent each."""
-        start = torch.full((number,), START, device=self.device)
+    def started(self, batch: int) -> Carry:
+        """Recurrent state after the start word of B texts, with one latent each."""
+        start = torch.full((batch,), START, device=self.device)
         value = torch.cat(
             [
-                self.no_fact.expand(number, -1),
+                self.no_fact.expand(batch, -1),
                 self.words.embed(start),
-                self.no_fact.new_zeros(number, self.config.position_dim),
+                self.no_fact.new_zeros(batch, self.config.position_dim),
             ],
             -1,
         )
         _, carry = self.trunk(value[:, None], torch.ones_like(start))
-        return folded(carry, number)
+        return folded(carry, batch)
 
     def read(
         self,
@@ -81,15 +79,14 @@ class NKLMLayers(RelationModel):
 
         Args:
             tables: Facts and names.
-            carry: Where the latents stand, (B, K, size) each.
-            words: Where the model is, (B, T).
-            length: How many of them there are, (B,).
-            source: Where each comes from, on the host, (B, K, T).
-            offset: Likewise.
+            carry: Recurrent state of the latents, (B, K, size) each.
+            words: Words, on the model's device, (B, T).
+            length: Number of words, (B,).
+            source: Source of each word, on the host, (B, K, T).
+            offset: Index of each word in its name, on the host, (B, K, T).
 
         Returns:
-            What follows each word is predicted from, (B, K, T, size), and where the
-            latents then stand.
+            Hidden states after each word, (B, K, T, size), and the new recurrent state.
         """
         batch, samples, _ = source.shape
         value = self._inputs(tables, words[:, None].expand_as(source), source, offset)
@@ -119,7 +116,6 @@ class NKLMLayers(RelationModel):
         )
 
     def tables(self) -> Tables:
-        """Embed the facts and names of the topics."""
         topics = self.knowledge
         every = torch.arange(len(topics.fact_relation))
         facts = self.facts.vectors(topics, every)
@@ -144,14 +140,14 @@ class NKLMLayers(RelationModel):
         source: Tensor,
         offset: Tensor,
     ) -> Tensor:
-        """Return log p of the sources of words, without which word a plain one is.
+        """Log p of the sources of words; a plain word itself is not scored.
 
         Args:
             tables: Facts and names.
-            hidden: (N, hidden_size).
-            topic: On the host, as what follows, (N,).
+            hidden: Hidden states, (N, hidden_size).
+            topic: Topics, on the host like the following, (N,).
             source: ``WORD`` or 1 + naming, of that topic, (N,).
-            offset: (N,).
+            offset: Index of each word in its name, (N,).
 
         Returns:
             Nats, (N,) float64.
@@ -162,16 +158,16 @@ class NKLMLayers(RelationModel):
         total = self._log_fact(tables, hidden, topic, row)
         value = torch.cat([hidden, tables.fact[sent(row, hidden.device)]], -1)
         if not self.config.only_possible:
-            gate, there = self.copy(value)[:, 0], sent(copied, hidden.device)
-            gate = F.logsigmoid(torch.where(there, gate, -gate)).clamp_min(LEAST)
-            total = total + gate
-        (some,) = copied.nonzero(as_tuple=True)
-        naming, offset, some = naming[some], offset[some], sent(some, hidden.device)
-        value = value[some]
+            gate = self.copy(value)[:, 0]
+            gate = torch.where(sent(copied, hidden.device), gate, -gate)
+            total = total + F.logsigmoid(gate).clamp_min(LEAST)
+        (index,) = copied.nonzero(as_tuple=True)
+        naming, offset, index = naming[index], offset[index], sent(index, hidden.device)
+        value = value[index]
         scores = self.to_position(value)
         if self.config.only_possible:
-            place = torch.arange(scores.shape[-1])
-            beyond = sent(place >= topics.length(naming)[:, None], scores.device)
+            position = torch.arange(scores.shape[-1])
+            beyond = sent(position >= topics.length(naming)[:, None], scores.device)
             scores = scores.masked_fill(beyond, -torch.inf)
         offset = sent(offset[:, None], scores.device)
         inner = scores.log_softmax(-1).gather(-1, offset)[:, 0]
@@ -182,20 +178,20 @@ class NKLMLayers(RelationModel):
                 topics.naming_fact[naming],
                 naming,
                 topics.namings_of,
-                lambda some: tables.alias[
-                    sent(topics.naming_alias[some], value.device)
+                lambda namings: tables.alias[
+                    sent(topics.naming_alias[namings], value.device)
                 ],
             )
-        return widened(total).index_add(0, some, widened(inner))
+        return widened(total).index_add(0, index, widened(inner))
 
     def log_words(
         self, tables: Tables, hidden: Tensor, words: Tensor, cost: Tensor
     ) -> Tensor:
-        """Return log p of plain words, their spelling included, (N,) float64."""
+        """Log p of plain words, their spelling included, (N,) float64."""
         value = self._plain(tables, hidden)
         parts = [
-            widened(self.words.log_prob(*some))
-            for some in in_parts(self.config.vocab_size, value, words)
+            widened(self.words.log_prob(*part))
+            for part in in_parts(self.config.vocab_size, value, words)
         ]
         known = self.words.known(words)
         return torch.cat(parts) + cost.masked_fill(known != UNKNOWN, 0.0)
@@ -203,7 +199,7 @@ class NKLMLayers(RelationModel):
     def _log_fact(
         self, tables: Tables, hidden: Tensor, topic: Tensor, row: Tensor
     ) -> Tensor:
-        """Return log p(fact | topic); row 0 is no fact, row f + 1 is fact f."""
+        """Log p(fact | topic); row 0 is no fact, row f + 1 is fact f."""
         informed = hidden
         if tables.knowledge is not None:
             knowledge = tables.knowledge[sent(topic, hidden.device)]
@@ -220,10 +216,10 @@ class NKLMLayers(RelationModel):
             torch.cat([none, scores]), torch.cat([every, of]), len(topic)
         )
         first = (end - start).cumsum(0) - (end - start)
-        place = (first + row - 1 - start).clamp(0, max(len(scores) - 1, 0))
-        place, nothing = (sent(x, hidden.device) for x in (place, row == 0))
-        return torch.where(nothing, none, scores[place]) - log_z
+        index = (first + row - 1 - start).clamp(0, max(len(scores) - 1, 0))
+        index, nothing = (sent(x, hidden.device) for x in (index, row == 0))
+        return torch.where(nothing, none, scores[index]) - log_z
 
     def _plain(self, tables: Tables, hidden: Tensor) -> Tensor:
-        """Return the vectors from which words that are not copied are predicted."""
+        """Vectors from which plain words are predicted."""
         return torch.cat([hidden, tables.fact[:1].expand(len(hidden), -1)], -1)

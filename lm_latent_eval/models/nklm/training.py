@@ -70,10 +70,10 @@ def _loss(model: NKLM, items: Sequence[Item]) -> Tensor:
 # -- copied words -------------------------------------------------------------------
 
 Item = tuple[list[int], int, list[int], list[int]]
-"""Word ids of a text, its topic, and where each word comes from: source and offset."""
+"""Word ids of a text, its topic, and the source and offset of each word."""
 
 Name = tuple[int, int, list[int]]
-"""A naming, which alias of its fact it is, and its words."""
+"""A naming, the index of its alias in the fact, and its words."""
 
 
 class Annotator:
@@ -82,7 +82,7 @@ class Annotator:
     def __init__(
         self, topics: Topics, tokenizer: WordTokenizer, num_positions: int
     ) -> None:
-        """Index the topics by name, and their names that can be copied whole."""
+        """Index the names that can be copied whole by topic."""
         self.read = TopicAnnotator(topics, tokenizer)
         self.names: dict[int, list[Name]] = {}
         surfaces, last = 0, -1
@@ -95,7 +95,7 @@ class Annotator:
                 self.names.setdefault(topic, []).append((naming, surfaces, words))
 
     def __call__(self, text: AnnotatedText) -> Item | None:
-        """Return a training item; None if the text is about no topic."""
+        """Training item of a text; None if the text is about no topic."""
         words, topic = self.read(text)
         if not topic:
             return None
@@ -104,11 +104,11 @@ class Annotator:
 
 
 def copied(words: Sequence[int], names: Sequence[Name]) -> tuple[list[int], list[int]]:
-    """Return the source and offset of each word.
+    """Source and offset of each word.
 
-    Names that stand in a text are taken one after another, the longest first, of those
-    the leftmost, and of those first aliases before others; a name is taken if none of
-    its words was. What is taken was copied, all else is words.
+    Names in a text are taken one after another, the longest first, of those the
+    leftmost, and of those first aliases before others; a name is taken if none of its
+    words was. All other words are plain.
 
     Example:
         >>> copied([7, 8, 9, 7], [(0, 0, [7]), (1, 1, [7, 8])])
@@ -122,8 +122,8 @@ def copied(words: Sequence[int], names: Sequence[Name]) -> tuple[list[int], list
     ]
     source, offset = [WORD] * len(words), [0] * len(words)
     for size, start, _, naming in sorted(spans):
-        places = range(start, start - size)
-        if all(source[t] == WORD for t in places):
-            for t in places:
+        positions = range(start, start - size)
+        if all(source[t] == WORD for t in positions):
+            for t in positions:
                 source[t], offset[t] = naming + 1, t - start
     return source, offset
