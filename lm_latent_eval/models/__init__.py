@@ -23,8 +23,8 @@ WRAPPERS = {
     "mdm": "lm_latent_eval.wrappers.mdm.model:MaskedDiffusion",
     "tokens": "lm_latent_eval.wrappers.tokens.model:SegmentedLM",
 }
-"""Name -> class, of what wraps a network of transformers: its directories are those of
-the network, so it is never found by their ``model_type`` but asked for by name."""
+"""Name -> class of a wrapper of transformers' networks. Its directories are those of
+the network, so it is chosen by name, never by ``model_type``."""
 
 TYPES = {
     "latent_eval_lda": "lda",
@@ -32,7 +32,7 @@ TYPES = {
     "latent_eval_rnng": "rnng",
     "latent_eval_srnn": "srnn",
 }
-"""``model_type`` of ``config.json`` -> name, where they are not the same."""
+"""``model_type`` of ``config.json`` -> name, if they differ."""
 
 REGISTRY = Registry("lm_latent_eval.models", "latent model", MODELS | WRAPPERS)
 
@@ -41,15 +41,15 @@ def model_class(name: str) -> Any:
     """Import a model class by its name, or from ``package.module:Class``.
 
     Raises:
-        ValueError: If there is none; the nearest names are listed.
+        ValueError: If the name is unknown; the nearest names are listed.
     """
     return REGISTRY[name]
 
 
 def without_prefix(name: str) -> str | None:
-    """Return the name of what lm-eval's ``--model`` calls ``latent_NAME``.
+    """Model of lm-eval's ``--model latent_NAME``.
 
-    ``latent`` alone is whatever a directory holds: None.
+    None for ``latent`` alone, which takes any directory.
     """
     if name == "latent":
         return None
@@ -57,9 +57,9 @@ def without_prefix(name: str) -> str | None:
 
 
 def name_of(model_type: object) -> str | None:
-    """Return the name of the model whose ``config.json`` has a type, if there is one.
+    """Name of the model with a ``model_type``, if there is one.
 
-    No model is imported for that.
+    No model is imported.
     """
     if not isinstance(model_type, str) or ":" in model_type:
         return None
@@ -70,7 +70,6 @@ def name_of(model_type: object) -> str | None:
 
 
 def known_types() -> list[str]:
-    """List every ``model_type`` that has a name, in alphabetical order."""
     types = {name: model_type for model_type, name in TYPES.items()}
     names = [name for name in REGISTRY.names() if name not in WRAPPERS]
     return sorted(types.get(name, name) for name in names)

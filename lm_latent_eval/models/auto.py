@@ -5,8 +5,8 @@
 
     AutoModel.from_pretrained(DIR)
 
-A model makes itself known when its module is imported (``Pretrained``); importing this
-module is only worth it where the model of a directory is not known beforehand.
+A model registers when its module is imported (``Pretrained``). Import this module if
+the model of a directory is unknown.
 """
 
 from lm_latent_eval.models import REGISTRY, WRAPPERS, model_class

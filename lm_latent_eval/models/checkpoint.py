@@ -1,10 +1,10 @@
 """Checkpoints: directories of configuration, weights, tokenizer and manifest.
 
-``config.json`` says which model it is, ``model.safetensors`` holds p and the proposals,
-``tokenizer.json`` the vocabulary, ``spelling.safetensors`` and ``spacing.json``, if it
-has them, how its texts are written; a model adds what else it needs (KGLM its
-``graph.safetensors``). ``manifest.json`` lists them all. A directory loads completely,
-and as it was written, or not at all.
+``config.json`` names the model, ``model.safetensors`` holds p and the proposals,
+``tokenizer.json`` the vocabulary, ``spelling.safetensors`` and ``spacing.json``, if
+present, the orthography; a model may add files (KGLM its ``graph.safetensors``).
+``manifest.json`` lists them all. A directory that is incomplete or changed does not
+load.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is missing, incomplete, damaged or of another model."""
+    """Error raised for a missing, incomplete, damaged or mismatched checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -52,29 +52,29 @@ class Checkpoint:
     """A loaded model with its vocabulary."""
 
     name: str
-    """Its name, as ``model_class`` takes it."""
+    """Name of the model, as ``model_class`` takes it."""
     model: Any
     words: WordTokenizer | None
-    """Its vocabulary, unless it brings an encoder of its own."""
+    """Vocabulary; None if the model has an encoder of its own."""
     directory: Path
     orthography: Orthography | None = None
-    """Spelling and spacing; without them only words are scored, and not strings."""
+    """Spelling and spacing; without them only words are scored, not strings."""
     digest: str = ""
-    """A short digest of every file that scores depend on."""
+    """Short digest of every file that scores depend on."""
 
     @property
     def tokenizer(self) -> WordTokenizer:
-        """Its vocabulary.
+        """Vocabulary of the model.
 
         Raises:
-            ValueError: If its units are no words.
+            ValueError: If its units are not words.
         """
         if self.words is None:
             raise ValueError(f"{self.directory}: a {self.name} model has no words")
         return self.words
 
     def encoder(self, unk: UnknownWords | str | None = None) -> Encoder:
-        """Return what cuts strings into units and prices the unknown ones.
+        """Build the encoder of strings, which prices unknown words.
 
         Raises:
             ValueError: If the checkpoint lacks what the policy needs.
@@ -107,17 +107,17 @@ def load_checkpoint(
 
     Args:
         path: The directory, or a repository of the hub.
-        expected: The model's name or ``package.module:Class``, if only that one will
-            do.
-        revision: Of the repository: a commit, tag or branch.
+        expected: Required name of the model, or ``package.module:Class``; None accepts
+            any.
+        revision: Commit, tag or branch of the repository.
         dtype: Floating type to compute in; None is that of the file, or the widest of
             the device.
-        device: Where the weights go.
+        device: Device of the weights.
 
     Raises:
-        CheckpointError: If anything is missing, damaged, not a number or not what the
-            manifest says, or the directory holds another model.
-        ValueError: If the type is none to compute in, or none of the device's.
+        CheckpointError: If anything is missing, damaged, not finite or contradicts the
+            manifest, or the directory holds another model.
+        ValueError: If the type is not supported, or not by the device.
     """
     if dtype is not None and dtype not in FLOATS.values():
         raise ValueError(f"dtype={dtype}: expected one of {', '.join(FLOATS)}")
@@ -131,7 +131,7 @@ def load_checkpoint(
 def rewrite_manifest(path: str | Path) -> Checkpoint:
     """Write a new manifest for a checkpoint directory that was changed by hand.
 
-    What it lists is what there is, once all of it has loaded and been checked in whole.
+    All files are loaded and checked in full first.
 
     Args:
         path: The directory.
@@ -161,10 +161,10 @@ def _load(
     name, config = _read_config(directory, expected)
     model = _build(name, config, directory)
     weights = _read_weights(directory / WEIGHTS)
-    for tensor, wanted, found in misfits(model.state_dict(), weights):
+    for tensor, expected_shape, shape in misfits(model.state_dict(), weights):
         raise CheckpointError(
-            f"{directory / WEIGHTS} has {found} as {tensor}, {CONFIG} asks for "
-            f"{wanted}: files of different checkpoints?"
+            f"{directory / WEIGHTS} has {shape} as {tensor}, {CONFIG} asks for "
+            f"{expected_shape}: files of different checkpoints?"
         )
     own = {name: weight.to(dtype, copy=True) for name, weight in weights.items()}
     model.load_state_dict(own, assign=True)
@@ -207,14 +207,14 @@ def save(
     state: Mapping[str, Any],
     orthography: Orthography | None = None,
 ) -> None:
-    """Write a checkpoint directory; what is there is replaced file by file.
+    """Write a checkpoint directory, replacing its files one by one.
 
     Args:
         model: The model, for its configuration and extras.
-        tokenizer: The vocabulary; None if the model brings an encoder of its own.
-        directory: Where; made if need be.
+        tokenizer: The vocabulary; None if the model has an encoder of its own.
+        directory: Folder, created if missing.
         state: Name -> tensor of the weights to write.
-        orthography: How the model's texts are written, if that was learnt.
+        orthography: Orthography of the model's texts, if learnt.
     """
     directory.mkdir(parents=True, exist_ok=True)
     # Weights last, under their name only when complete, and then the manifest: a
@@ -237,10 +237,10 @@ def save(
 
 
 def directory_of(path: str | Path, revision: str | None = None) -> Path:
-    """Return a local directory, fetching it from the hub if it names a repository.
+    """Local directory of a path, fetched from the hub if it names a repository.
 
     Raises:
-        CheckpointError: If there is neither, or a directory is to have a revision.
+        CheckpointError: If there is neither, or a directory is given a revision.
     """
     if revision is not None and Path(path).is_dir():
         raise CheckpointError(
@@ -278,15 +278,15 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
         raise CheckpointError(
             f"{path} is not JSON ({one_line(err)}): written to the end?"
         ) from err
-    found = config.get("model_type") if isinstance(config, dict) else None
+    kind = config.get("model_type") if isinstance(config, dict) else None
     if expected is not None and ":" in expected:  # that class, whether declared or not
-        if found != _class(expected, directory).config_class.model_type:
-            raise CheckpointError(f"{path} is of a {found!r} model, not of {expected}")
+        if kind != _class(expected, directory).config_class.model_type:
+            raise CheckpointError(f"{path} is of a {kind!r} model, not of {expected}")
         return expected, config
-    name = name_of(found)
+    name = name_of(kind)
     if name is None:
         raise CheckpointError(
-            f"{path} describes a model of type {found!r}; this package and the "
+            f"{path} describes a model of type {kind!r}; this package and the "
             f"installed ones have {', '.join(known_types())}{_readers(config)}"
         )
     if expected is not None and name != expected:
@@ -298,16 +298,16 @@ def _read_config(directory: Path, expected: str | None) -> tuple[str, dict[str, 
 
 
 def _readers(config: Any) -> str:
-    """Name the backends of a directory that holds a network of transformers."""
-    found = config.get("model_type") if isinstance(config, dict) else None
-    if not isinstance(found, str):
+    """Backends for a directory that holds a network of transformers, as a message."""
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(model_type, str):
         return ""
-    if found in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not any(
+    if model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not any(
         name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
         for name in config.get("architectures") or ()
     ):
         return ". It is a network of transformers that fills masks: use latent_mdm"
-    if found in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return (
             ". It is a causal LM of transformers: use latent_tokens (sums over "
             "tokenizations) or latent_cot (over thoughts)"
@@ -316,17 +316,17 @@ def _readers(config: Any) -> str:
 
 
 def name_in(directory: Path) -> str | None:
-    """Return the model name in a directory's configuration, if there is one."""
+    """Model name in a directory's configuration, if there is one."""
     with suppress(CheckpointError):
         return _read_config(directory, None)[0]
     return None
 
 
 def _class(name: str, directory: Path) -> Any:
-    """Import a class of models with weights; refuse one that wraps a network."""
-    found = model_class(name)
-    if isinstance(found, type) and issubclass(found, Pretrained):
-        return found
+    """Import a class of models with weights; refuse a wrapper of networks."""
+    cls = model_class(name)
+    if isinstance(cls, type) and issubclass(cls, Pretrained):
+        return cls
     raise CheckpointError(
         f"{directory} is for {name}, which scores strings its own way: use `lm_eval "
         "--model latent`, `lm-latent-eval estimate` or lm_latent_eval.load"
@@ -334,7 +334,7 @@ def _class(name: str, directory: Path) -> Any:
 
 
 def _build(name: str, config: dict[str, Any], directory: Path) -> Any:
-    """Build a model without weights, which takes no memory, whatever its sizes."""
+    """Build a model on the meta device, which takes no memory at any size."""
     model = _class(name, directory)
     try:
         with torch.device("meta"):
@@ -367,7 +367,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:
-    """Return the first tensor that holds NaN or infinity, and what that says."""
+    """First tensor that holds NaN or infinity, as a message; None if all are finite."""
     for name, tensor in weights.items():
         if not bool(tensor.isfinite().all()):
             return (
@@ -380,7 +380,7 @@ def not_finite(weights: Mapping[str, Tensor]) -> str | None:
 def misfits(
     wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield tensors that do not fit a model: name, shape wanted, shape found.
+    """Tensors that differ from a model's: name, required shape, actual shape.
 
     Example:
         >>> wanted = {"a": torch.zeros(2), "b": torch.zeros(2), "c": torch.zeros(2)}

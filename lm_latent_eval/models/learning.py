@@ -27,8 +27,6 @@ AnnotatedT = TypeVar("AnnotatedT", bound=tuple[Any, ...])
 
 
 class AnnotatedText(Protocol):
-    """A text with annotation of any kind."""
-
     @property
     def text(self) -> str: ...
 
@@ -37,11 +35,11 @@ TextT = TypeVar("TextT", bound=AnnotatedText)
 
 OPTIONS = Options(epochs=20, batch_size=64, learning_rate=3e-3, patience=2)
 HELD_OUT = 10
-"""Every tenth word type says when to stop."""
+"""Interval of held-out word types: every tenth one decides when to stop."""
 
 
 def sizes(tokenizer: WordTokenizer, texts: Iterable[str]) -> dict[str, Any]:
-    """Return the values of a ``WordsConfig``: of a vocabulary and its training text."""
+    """Values of a ``WordsConfig`` from a vocabulary and its training text."""
     words = (word for text in texts for word in tokenizer.cut(text))
     return {
         "vocab_size": tokenizer.vocab_size,
@@ -55,13 +53,13 @@ def learn_orthography(
 ) -> Orthography:
     """Fit spelling and spacing models to a model's training texts.
 
-    Every word type counts once, known ones included: rare words look like types, and
-    there are more of them. A minute's work, so nothing is kept of an interrupted run.
+    Every word type counts once, known ones included: rare words resemble types, and
+    there are more of them. It takes a minute, so an interrupted run starts again.
 
     Args:
         texts: Training text.
         tokenizer: The model's words, which spellings exclude.
-        most: Epochs, at most, where fewer are asked for than ``OPTIONS`` says.
+        most: Largest number of epochs, if below that of ``OPTIONS``.
 
     Raises:
         ValueError: If the texts have no words.
@@ -116,17 +114,17 @@ def train_checkpoint(
 
     Args:
         model: The model, which is left at its best weights.
-        parts: What is trained of it.
-        items: What it is trained on.
+        parts: Trained modules with their losses.
+        items: Training items.
         dev: Development items, which decide when to stop.
-        directory: Where the checkpoint goes. An interrupted run there is resumed.
+        directory: Folder of the checkpoint. An interrupted run there is resumed.
         tokenizer: Its vocabulary.
-        options: How to train.
-        size: Predicted tokens of an item.
-        about: What else tells this run from others: sizes of the model.
-        spelled: Texts that tell how words are spelled and spaced; none: only words are
+        options: Options of training.
+        size: Number of predicted tokens of an item.
+        about: Further settings that identify the run, such as sizes of the model.
+        spelled: Texts to learn spelling and spacing from; if empty, only words are
             scored.
-        unit: What the items are, for messages.
+        unit: Name of the items in messages.
 
     Raises:
         ValueError: If there is nothing to learn from, or ``spelled`` has no words.
@@ -166,13 +164,13 @@ def train_annotated(
 ) -> None:
     """Train a new model on annotated texts, and write its checkpoint.
 
-    ``annotate`` makes an item of a text, its word ids first; None: the text is left
-    out. All else is as ``train_checkpoint`` has it.
+    ``annotate`` makes an item of a text, its word ids first; None drops the text. Other
+    arguments are those of ``train_checkpoint``.
     """
     read = digest(repr((texts, dev)))
     items, held_out = (
-        [item for text in some if (item := annotate(text)) is not None]
-        for some in (texts, dev)
+        [item for text in part if (item := annotate(text)) is not None]
+        for part in (texts, dev)
     )
     train_checkpoint(
         model,
@@ -197,14 +195,14 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") ->
 def annotated_parts(
     model: Any, kind: Callable[..., Any]
 ) -> dict[str, Part[tuple[list[int], ...]]]:
-    """Return the trained parts: log p(x, z) and log q(z | x) of every proposal.
+    """Trained parts: log p(x, z) and log q(z | x) of every proposal.
 
-    Items are word ids of a text, and what is annotated of each word.
+    Items are word ids of a text, and columns of annotation.
 
     Args:
-        model: With a module ``generative`` and modules ``proposals`` by name, which
-            share no parameters.
-        kind: Of the latents: made of padded annotation.
+        model: Model with a module ``generative`` and modules ``proposals`` by name,
+            which share no parameters.
+        kind: Class of the latents, built from padded annotation.
     """
 
     def collate(items: Sequence[tuple[list[int], ...]]) -> tuple[TokenBatch, Any]:

@@ -1,7 +1,7 @@
 """Base classes of models and configurations: transformers' own, with checks.
 
-What ``save_pretrained`` writes has a manifest, and what ``from_pretrained`` reads is
-held against it, wherever it is. Every value of a configuration has a rule.
+``save_pretrained`` writes a manifest, which ``from_pretrained`` verifies. Every value
+of a configuration has a rule.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _OF_THE_LIBRARY: Rules = {
     "tie_word_embeddings": Flag(),
     "transformers_version": Matching(r"\S+", "the version of a library"),
 }
-"""Entries of a file besides the values of its model."""
+"""Rules of the entries that transformers writes."""
 
 _COMMIT = "_commit_hash"
-"""Entries that transformers 5.4 adds to a file, and later versions do not."""
+"""Entry that transformers 5.4 writes, and later versions do not."""
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
-"""Options of ``from_pretrained`` that say where its files are."""
+"""Options of ``from_pretrained`` about the hub."""
 
 
 def value(default: Any, rule: Rule) -> Any:
     """Declare a value of a configuration.
 
     Args:
-        default: Of a new one; a list is copied. None: ``__post_init__`` works it out.
-        rule: What it may be.
+        default: Default; a list is copied. None: ``__post_init__`` derives it.
+        rule: Rule of allowed values.
     """
     about = {"rule": rule}
     if isinstance(default, list):
@@ -65,22 +65,24 @@ def value(default: Any, rule: Rule) -> Any:
 class CheckedConfig(PretrainedConfig):
     """A configuration whose values follow rules; a file must have every value.
 
-    A subclass declares them by ``value``; what its own ``rules`` say counts more.
+    A subclass declares values by ``value``; entries of its own ``rules`` take
+    precedence.
     """
 
     rules: ClassVar[Rules] = {}
     tie_word_embeddings: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Collect the rules of the values."""
         # transformers makes it a dataclass.
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
-        found = ((each.name, each.metadata.get("rule")) for each in fields(cls))
-        declared = {name: rule for name, rule in found if rule is not None}
+        declared = {
+            each.name: each.metadata["rule"]
+            for each in fields(cls)
+            if "rule" in each.metadata
+        }
         cls.rules = {**cls.rules, **declared, **vars(cls).get("rules", {})}
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the values, which have been set; as many words as can be uttered."""
         if getattr(self, "num_words", True) is None:
             self.num_words = self.vocab_size
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
@@ -91,44 +93,42 @@ class CheckedConfig(PretrainedConfig):
         """Read a file, which must have every value.
 
         Raises:
-            ValueError: If a value is missing, unknown, or not what it may be.
+            ValueError: If a value is missing, unknown, or against its rule.
         """
         rules = {n: r for n, r in _OF_THE_LIBRARY.items() if n in config_dict}
         check(config_dict, {**cls.rules, **rules})
-        known = {*cls.rules, *rules, _COMMIT}
-        if unknown := sorted(config_dict.keys() - known):
+        if unknown := sorted(config_dict.keys() - {*cls.rules, *rules, _COMMIT}):
             raise ValueError(f"{unknown[0]} is no value of such a model")
         return super().from_dict(config_dict, **kwargs)
 
 
 class WordsConfig(CheckedConfig):
-    """Sizes that every model of words has; a model adds its own by ``value``."""
+    """Sizes common to all models of words; a model adds its own by ``value``."""
 
     vocab_size: int = value(len(SPECIAL_WORDS), Whole(len(SPECIAL_WORDS)))
-    """Words that it can utter, the reserved ones among them."""
+    """Number of words that the model can predict, with the reserved ones."""
     num_words: int = value(None, Whole("vocab_size"))
-    """The same, with those that it can copy; None: it copies none."""
+    """Size of the extended vocabulary, with words that the model can only copy; None:
+    none."""
     num_unknown_types: int = value(0, Whole(0))
-    """Distinct words of the training text that are unknown, for the unknown-penalised
+    """Number of distinct unknown words in the training text, for the unknown-penalised
     perplexity; 0: not counted."""
 
 
 class TrainedConfig(WordsConfig):
-    """What every network of words that is trained here has besides."""
-
     never_uttered: list[int] = value(
         [PADDING, START], Each(Whole(0, below="vocab_size"))
     )
     """Words excluded from prediction; original checkpoints exclude none."""
     dropout: float = value(0.0, Share())
-    """Training only."""
+    """Dropout in training."""
 
 
 class Pretrained(LatentLM, PreTrainedModel):
     """A latent LM that is saved with a manifest and verified against it on loading.
 
-    A subclass with a configuration of its own is known to ``AutoConfig`` and
-    ``AutoModel`` by that one's ``model_type``.
+    A subclass with a configuration registers with ``AutoConfig`` and ``AutoModel``
+    under its ``model_type``.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -142,13 +142,13 @@ class Pretrained(LatentLM, PreTrainedModel):
     def save_pretrained(  # type: ignore[override]
         self, save_directory: str | Path, **kwargs: Any
     ) -> None:
-        """Write configuration, weights, what else the model has, and the manifest.
+        """Write configuration, weights, extras and the manifest.
 
-        The manifest is of all that is there then: with a vocabulary written before, the
-        directory is a checkpoint.
+        The manifest lists all files in the directory: with a vocabulary written before,
+        the directory is a checkpoint.
 
         Raises:
-            ValueError: If it is to be pushed to the hub as well; see ``push_to_hub``.
+            ValueError: If ``push_to_hub`` is asked for, as by the method of that name.
         """
         if kwargs.get("push_to_hub"):
             self.push_to_hub()
@@ -178,7 +178,7 @@ class Pretrained(LatentLM, PreTrainedModel):
         """Load a directory or hub repository after verifying its manifest.
 
         Raises:
-            ManifestError: If it is not.
+            ManifestError: If it contradicts the files.
         """
         hub = {name: kwargs.pop(name) for name in _HUB_OPTIONS if name in kwargs}
         directory = local(path, **hub) / kwargs.pop("subfolder", "")
@@ -191,21 +191,21 @@ class Pretrained(LatentLM, PreTrainedModel):
         return model
 
     def save_extras(self, directory: Path) -> None:
-        """Write what the model has besides weights; overridden where it has anything.
+        """Write the model's files besides weights; default: none.
 
         Args:
-            directory: That of the checkpoint.
+            directory: Folder of the checkpoint.
         """
 
     def load_extras(self, directory: Path) -> None:
-        """Read what ``save_extras`` has written.
+        """Read the files of ``save_extras``.
 
         Raises:
-            ValueError: If it is missing, damaged or of another model.
+            ValueError: If they are missing, damaged or of another model.
         """
 
     def check_extras(self) -> None:
-        """Check in full what ``load_extras`` has read and checked in parts.
+        """Check in full what ``load_extras`` checks in part.
 
         Raises:
             ValueError: If it contradicts itself.
@@ -218,18 +218,15 @@ class TrainedModel(Pretrained):
     config: TrainedConfig
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
         initialise(module)
 
     @property
     def normalization(self) -> Normalization:
-        """Total of its probabilities over all texts."""
         excluded = {PADDING, START} <= {*self.config.never_uttered}
         return Normalization.ONE if excluded else Normalization.BELOW_ONE
 
 
 def local(path: str | Path, **hub: Any) -> Path:
-    """Return a directory, fetched from the hub if it is none here."""
     if Path(path).is_dir():
         return Path(path)
     return Path(snapshot_download(str(path), **hub))

@@ -40,17 +40,17 @@ from lm_latent_eval.models.stepwise import (
 from lm_latent_eval.text.batch import TokenBatch
 
 PREDICTING = 100
-"""Latents that a prediction is a mean over, at least."""
+"""Smallest number of latents that a prediction averages over."""
 
 
 class RealStep(NamedTuple):
     """Distributions of z_t after each of K histories of B texts."""
 
     prior: Normal
-    """p(z_t | the past), of shape (B, K, D)."""
+    """Distribution p(z_t | the past), of shape (B, K, D)."""
     adapted: Normal | None = None
-    """q of the proposal ``adapted``, of shape (B, K, D): may depend on x_t, and on the
-    text after it if it says so. None: the prior."""
+    """Distribution q of the proposal ``adapted``, of shape (B, K, D); it may depend on
+    x_t and, if it says so, on the later text. None: the prior."""
 
 
 class RealStepLM(UnfoldingModel):
@@ -60,35 +60,35 @@ class RealStepLM(UnfoldingModel):
     """
 
     estimators = ("smc", "is")
-    """Names of its estimators, the default first."""
+    """Supported estimators, the default first."""
     num_reals: ClassVar[int] = 1
     """D, at most three."""
 
     @abstractmethod
     def step(self, read: Any, state: tuple[Tensor, ...], t: int) -> RealStep:
-        """Return the distribution of z_t, after K histories of each text."""
+        """Distribution of z_t, after K histories of each text."""
 
     @abstractmethod
     def log_word(
         self, read: Any, state: tuple[Tensor, ...], z: Tensor, t: int
     ) -> Tensor:
-        """Return log p(x_t | z_t, the past), nats, (B, K), of z_t (B, K, D)."""
+        """Log p(x_t | z_t, the past), nats, (B, K), of z_t (B, K, D)."""
 
     @abstractmethod
     def take(
         self, read: Any, state: tuple[Tensor, ...], z: Tensor, t: int
     ) -> tuple[Tensor, ...]:
-        """Return the state of histories after z_t, (B, K, D), and x_t."""
+        """State of histories after z_t, (B, K, D), and x_t."""
 
     @abstractmethod
     def log_words(self, read: Any, state: tuple[Tensor, ...], z: Tensor) -> Tensor:
-        """Return log p(next word | z, the past) of every word uttered, nats, (B, K, V).
+        """Log p(next word | z, the past) of every word of the model, nats, (B, K, V).
 
-        The word itself, the first of the piece, is ignored.
+        The next word itself, the first of the piece, is ignored.
         """
 
     def log_joint(self, encoded: EncodedSteps, latents: Tensor) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64: a density in z."""
+        """Log p(x, z_k) in nats, (B, K) float64: a density in z."""
         walk, total = RealSteps(encoded, self, ADAPTED), wide_zeros((), latents.device)
         for t, state, z, _ in walk.follow(latents):
             log_p = widened(self.step(encoded.read, state.parts, t).prior.log_prob(z))
@@ -98,7 +98,6 @@ class RealStepLM(UnfoldingModel):
         return total.expand(latents.shape[:2])
 
     def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
-        """Return the state of K histories after the encoded piece."""
         walk = RealSteps(encoded, self, ADAPTED)
         states = [walk.begin(latents.shape[1])]
         states += [after for *_, after in walk.follow(latents)]
@@ -131,14 +130,14 @@ class RealStepLM(UnfoldingModel):
         name: str | None = None,
         temperature: float = 1.0,
     ) -> RealStepProposal:
-        """Return q: ``adapted`` to each word, or the ``prior`` of its latents.
+        """Build q: ``adapted`` to each word, or the ``prior`` of its latents.
 
         Args:
             name: One of ``proposal_names``; None is the first.
             temperature: Divides log q up to a constant: variances are multiplied by it.
 
         Raises:
-            ValueError: If there is no such proposal or the temperature is not positive.
+            ValueError: If the name is unknown or the temperature is not positive.
         """
         check_temperature(temperature)
         return RealStepProposal(self, chosen(name, self.proposal_names), temperature)
@@ -146,7 +145,7 @@ class RealStepLM(UnfoldingModel):
 
 @dataclass(frozen=True)
 class RealSteps(EncodedText):
-    """The steps of a ``RealStepLM``, as ``adapted`` or ``prior`` goes by them."""
+    """Steps of a ``RealStepLM`` by ``adapted`` or ``prior``."""
 
     model: RealStepLM
     name: str
@@ -154,11 +153,10 @@ class RealSteps(EncodedText):
 
     @property
     def num_columns(self) -> int:
-        """D."""
         return self.model.num_reals
 
     def q(self, state: Histories, t: int) -> Normal:
-        """Return what z_t is drawn from, (B, K, D)."""
+        """Distribution that z_t is drawn from, (B, K, D)."""
         step = self.model.step(self.encoded.read, state.parts, t)
         q = step.prior
         if self.name == ADAPTED and step.adapted is not None:
@@ -168,7 +166,6 @@ class RealSteps(EncodedText):
     def draw(
         self, state: Histories, t: int, uniforms: Uniforms, origin: Tensor | None
     ) -> Drawn:
-        """Draw the numbers of token t."""
         before = state if origin is None else state.resample(origin)
         q = self.q(before, t)
         u = _of_model(uniforms(t), self.num_columns)
@@ -196,7 +193,7 @@ class RealStepProposal(OfModel, DrawnProposal):
     model: RealStepLM
 
     def log_prob(self, encoded: EncodedSteps, latents: Tensor) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64: a density."""
+        """Log q(z_k | x) in nats, (B, K) float64: a density."""
         walk, total = self.drawn_steps(encoded), wide_zeros((), latents.device)
         for t, state, z, _ in walk.follow(latents):
             log_q = widened(walk.q(state, t).log_prob(z)).sum(-1)
@@ -207,7 +204,6 @@ class RealStepProposal(OfModel, DrawnProposal):
         return RealSteps(encoded, self.model, self.name, self.temperature)
 
     def latents(self, encoded: EncodedSteps, found: Sampled | Found) -> Tensor:
-        """Return the numbers, (B, K, T, D)."""
         return widened(torch.stack(found.columns, -1))
 
 
@@ -215,49 +211,40 @@ class RealStepProposal(OfModel, DrawnProposal):
 class NormalProposal(Proposal):
     """q(z | x) of D real numbers a text: a normal distribution of each.
 
-    A latent is a floating-point tensor (B, K, D). Local moves, for annealing, are
-    random steps as wide as q is.
+    A latent is a floating-point tensor (B, K, D).
     """
 
     name: str
-    """Its name in options."""
     of: Callable[[TokenBatch], Normal]
-    """The distributions of B texts, of shape (B, D)."""
+    """Function from B texts to their distributions, of shape (B, D)."""
     temperature: float = 1.0
-    """Divides log q up to a constant: variances are multiplied by it."""
+    """Divisor of log q up to a constant: variances are multiplied by it."""
 
     def __post_init__(self) -> None:
-        """Refuse a temperature out of range."""
         check_temperature(self.temperature)
 
     def encode(self, batch: TokenBatch, after: None = None) -> Normal:
-        """Return the distributions, (B, 1, D)."""
+        """Distributions, (B, 1, D)."""
         q = self.of(batch)
         loc, scale = widened(q.loc)[:, None], widened(q.scale)[:, None]
         return _tempered(Normal(loc, scale, validate_args=False), self.temperature)
 
     def sample(self, q: Normal, uniforms: Uniforms, num_samples: int) -> Draws:
-        """Draw K latents a text."""
         z = q.loc + q.scale * standard_normals(uniforms, q.loc.shape[-1], q.loc.device)
         return Draws(z, q.log_prob(z).sum(-1))
 
     def log_prob(self, q: Normal, latents: Tensor) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64: a density."""
+        """Log q(z_k | x) in nats, (B, K) float64: a density."""
         return widened(q.log_prob(latents)).sum(-1)
 
 
 def _tempered(normal: Normal, temperature: float) -> Normal:
-    """Return the normal distribution whose log density is divided by a temperature."""
     scale = normal.scale * math.sqrt(temperature)
     return Normal(normal.loc, scale, validate_args=False)
 
 
-def _of_model(uniforms: Tensor, number: int) -> Tensor:
-    """Return the numbers of (B, K, 4) that a step of D reals is drawn by, (B, K, D).
-
-    Raises:
-        ValueError: If there are too few of them.
-    """
-    if number > MODEL_LANES:
-        raise ValueError(f"num_reals={number}: a step has at most {MODEL_LANES}")
-    return uniforms[..., :number].contiguous()
+def _of_model(uniforms: Tensor, num_reals: int) -> Tensor:
+    """Random numbers of a step of D reals, (B, K, 4) -> (B, K, D)."""
+    if num_reals > MODEL_LANES:
+        raise ValueError(f"num_reals={num_reals}: a step has at most {MODEL_LANES}")
+    return uniforms[..., :num_reals].contiguous()

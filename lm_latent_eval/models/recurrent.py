@@ -15,26 +15,26 @@ from lm_latent_eval.devices import sent
 
 @dataclass(frozen=True)
 class Carry:
-    """The recurrent state of B texts: of each layer its tensors, (B, size)."""
+    """Recurrent state of B texts."""
 
     layers: tuple[tuple[Tensor, ...], ...]
-    """(hidden, cell) of an LSTM layer, (hidden,) of an Elman layer."""
+    """Tensors of each layer, (B, size): (hidden, cell) of an LSTM, (hidden,) of an
+    Elman layer."""
 
     def select(self, index: Tensor) -> Carry:
-        there = sent(index, self.layers[0][0].device)
-        return self.each(lambda state: state[there])
+        index = sent(index, self.layers[0][0].device)
+        return self.each(lambda state: state[index])
 
     def resample(self, index: Tensor) -> Carry:
-        """Return itself: all latents of a text share its recurrent state."""
+        """The same state: all latents of a text share it."""
         return self
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Carry:
-        """Change every tensor."""
         return Carry(tuple(tuple(map(change, layer)) for layer in self.layers))
 
 
 class Elman(nn.Module):
-    r"""A layer of Elman's network, batch first, called as ``nn.LSTM`` is.
+    r"""Layer of Elman's network, batch first, called as ``nn.LSTM`` is.
 
     .. math:: h_t = \sigma(W x_t + U h_{t-1} + b)
 
@@ -42,7 +42,6 @@ class Elman(nn.Module):
     """
 
     def __init__(self, inner: int, outer: int) -> None:
-        """Build it, ``inner`` to ``outer`` wide."""
         super().__init__()
         self.input = nn.Linear(inner, outer)
         self.recurrent = nn.Linear(outer, outer, bias=False)
@@ -50,7 +49,7 @@ class Elman(nn.Module):
     def forward(
         self, value: Tensor, states: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run over (B, T, inner) from (h_0,), each (1, B, outer)."""
+        """Run over (B, T, inner) from (h_0,), (1, B, outer)."""
         (h,) = states[0]
         outputs = []
         for driven in self.input(value).unbind(1):
@@ -86,12 +85,12 @@ class RecurrentStack(nn.Module):
         """Run over padded sequences.
 
         Args:
-            value: (B, T, sizes[0]).
-            length: Real places of each sequence, (B,).
-            carry: Where each text stands; None is the beginning.
+            value: Inputs, (B, T, sizes[0]).
+            length: Number of tokens of each sequence, (B,).
+            carry: State before each text; None is the beginning.
 
         Returns:
-            The top layer's outputs (B, T, sizes[-1]), and where each text now stands.
+            The top layer's outputs (B, T, sizes[-1]), and the state after each text.
         """
         if carry is None:
             zeros = [value.new_zeros(len(value), size) for size in self.sizes]
@@ -112,13 +111,13 @@ def _step(
     layer: nn.Module, value: Tensor, states: tuple[Tensor, ...], length: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run one layer over one token without synchronizing with the device."""
-    there = (length > 0)[:, None]
+    inside = (length > 0)[:, None]
     part, after = layer(value, tuple(state[None] for state in states))
     states = tuple(
-        torch.where(there, new[0], state)
+        torch.where(inside, new[0], state)
         for state, new in zip(states, after, strict=True)
     )
-    return part.masked_fill(~there[..., None], 0.0), states
+    return part.masked_fill(~inside[..., None], 0.0), states
 
 
 def _run(
@@ -126,9 +125,8 @@ def _run(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run one layer over texts of different lengths, each to its own end.
 
-    All go together to the end of the shortest, the rest to the end of the next, and so
-    on. Packed sequences do the same token by token, and their gradients take a time
-    that is quadratic in the length.
+    All run together to the end of the shortest, the rest to the end of the next, and so
+    on. Gradients of packed sequences take a time quadratic in the length.
 
     Returns:
         Outputs (B, T, outer), zero past the end, and the states at the ends.
@@ -137,15 +135,15 @@ def _run(
     parts, start = [], 0
     for end in sorted({n for n in lengths if n > 0}):
         rows = [b for b, n in enumerate(lengths) if n >= end]
-        going_on = sent(torch.tensor(rows), value.device)
-        before = tuple(state[going_on][None] for state in states)
-        part, after = layer(value[going_on, start:end], before)
+        active = sent(torch.tensor(rows), value.device)
+        before = tuple(state[active][None] for state in states)
+        part, after = layer(value[active, start:end], before)
         states = tuple(
-            state.index_copy(0, going_on, new[0])
+            state.index_copy(0, active, new[0])
             for state, new in zip(states, after, strict=True)
         )
         none = value.new_zeros(batch, end - start, part.shape[-1])
-        parts.append(none.index_copy(0, going_on, part))
+        parts.append(none.index_copy(0, active, part))
         start = end
     parts.append(value.new_zeros(batch, num_tokens - start, states[0].shape[1]))
     return torch.cat(parts, 1), states

@@ -63,11 +63,10 @@ class LSTMConfig(TrainedConfig):
 
 @dataclass(frozen=True)
 class Encoded:
-    """Hidden states, from which each token is predicted."""
+    """Hidden states, (B, T, embedding_dim), from which each token is predicted."""
 
     batch: TokenBatch
     hidden: Tensor
-    """(B, T, embedding_dim)."""
     carry: Carry
 
 
@@ -78,9 +77,8 @@ class LSTMLanguageModel(TrainedModel):
     base_model_prefix = "recurrent"
     main_input_name = "inputs"
     estimators = ("exact", "is", "beam")
-    """Names of its estimators, the default first."""
+    """Supported estimators, the default first."""
     proposal_names = ("none",)
-    """Names of its proposals."""
     exact_proposal = "none"
     config: LSTMConfig
 
@@ -94,47 +92,44 @@ class LSTMLanguageModel(TrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def log_prob(self, hidden: Tensor, words: Tensor) -> Tensor:
-        """Return log p of one word after each state: (N, D), (N,) -> (N,) nats."""
+        """Log p of one word after each state: (N, D), (N,) -> (N,) nats."""
         return self.log_probs(hidden).gather(-1, words[:, None])[:, 0]
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        """Return log p of every word after each state: (N, D) -> (N, V) nats."""
+        """Log p of every word after each state: (N, D) -> (N, V) nats."""
         scores = F.linear(hidden, self.embeddings.weight, self.bias)
         return excluding(scores, self.config.never_uttered).log_softmax(-1)
 
     def num_latents(self, num_words: int) -> int:
-        """Return 1: there is nothing to sum over."""
         return 1
 
     def log_marginal(self, words: Tensor) -> Tensor:
-        """Return log p of texts of one length; see ``LatentLM``."""
+        """Log p of texts of one length; see ``LatentLM``."""
         batch = TokenBatch.collate(words.tolist(), first=START, device=words.device)
         return self.log_joint(self.encode(batch), NO_LATENT)[:, 0]
 
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
-        known = known_ids(batch.inputs, self.config.vocab_size)
-        hidden, carry = self.rnn(self.embeddings(known), batch.length, after)
+        words = known_ids(batch.inputs, self.config.vocab_size)
+        hidden, carry = self.rnn(self.embeddings(words), batch.length, after)
         return Encoded(batch, hidden, carry)
 
     def encode_again(
         self, encoded: Encoded, batch: TokenBatch, after: Carry | None
     ) -> Encoded:
-        """Reuse an encoding after targets change."""
         return replace(encoded, batch=batch)
 
     def log_joint(self, encoded: Encoded, latents: Tensor) -> Tensor:
-        """Return log p(x) in nats, once for each of K empty latents, (B, K)."""
+        """Log p(x) in nats, once for each of K empty latents, (B, K)."""
         batch = encoded.batch
-        known, cost = batch.uttered(self.config.vocab_size)
+        word, cost = batch.uttered(self.config.vocab_size)
         inside = batch.inside
-        width, columns = self.config.vocab_size, (encoded.hidden[inside], known[inside])
-        parts = [widened(self.log_prob(*some)) for some in in_parts(width, *columns)]
+        width, columns = self.config.vocab_size, (encoded.hidden[inside], word[inside])
+        parts = [widened(self.log_prob(*part)) for part in in_parts(width, *columns)]
         log_p = torch.zeros_like(cost).masked_scatter(inside, torch.cat(parts))
         total = (log_p + cost).masked_fill(~inside, 0.0).sum(-1)
         return total[:, None].expand(-1, latents.shape[1])
 
     def advance(self, encoded: Encoded, latents: Tensor) -> Carry:
-        """Return the recurrent state after the piece."""
         return encoded.carry
 
     def next_token(self, encoded: Encoded, log_w: Tensor, uniforms: Uniforms) -> Tensor:
@@ -144,5 +139,4 @@ class LSTMLanguageModel(TrainedModel):
         return F.pad(first, (0, rest), value=-torch.inf)
 
     def proposal(self, name: str | None = None, temperature: float = 1.0) -> NoLatents:
-        """Return the only one: there is nothing to propose."""
         return NoLatents()

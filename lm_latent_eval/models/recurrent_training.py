@@ -33,20 +33,20 @@ def train_lstm(
     Args:
         texts: Training text.
         dev: Development text, for the learning rate and for stopping.
-        directory: Where the checkpoint goes. An interrupted run there is resumed.
-        size: How large the model is, and of which cells.
-        tokenizer: A vocabulary to take over, so that two models compare.
-        min_count: Without one: rarer words are unknown.
-        already_cut: The texts' words stand between white space, cut by another program.
-            Their strings are lost, so no spelling is learnt: only words are scored.
-        options: How to train.
+        directory: Folder of the checkpoint. An interrupted run there is resumed.
+        size: Size of the model, and the kind of its cells.
+        tokenizer: Vocabulary of another model, to compare both; None trains one.
+        min_count: Without ``tokenizer``: rarer words are unknown.
+        already_cut: The texts' words are separated by white space by another program.
+            No spelling is learnt then, so only words are scored.
+        options: Options of training.
     """
     options, about = options or Options(), vars(size or LSTMSize())
     words = tokenizer or WordTokenizer.train(
         texts, min_count=min_count, already_cut=already_cut
     )
     items, held_out = (
-        [[*words(text).ids, END] for text in some] for some in (texts, dev)
+        [[*words(text).ids, END] for text in part] for part in (texts, dev)
     )
     torch.manual_seed(options.seed)
     model = LSTMLanguageModel(LSTMConfig(**sizes(words, texts), **about))

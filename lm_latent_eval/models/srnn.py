@@ -55,8 +55,8 @@ class SRNNConfig(CheckedConfig):
     """Configuration of a sentence-level RNN.
 
     Args:
-        vocab_size: Words that have an embedding.
-        hidden_size: Of phrases, and of words.
+        vocab_size: Number of words with an embedding.
+        hidden_size: Size of phrases and of words.
     """
 
     model_type = "latent_eval_srnn"
@@ -65,27 +65,25 @@ class SRNNConfig(CheckedConfig):
 
     @property
     def num_words(self) -> int:
-        """As many as have an embedding."""
         return self.vocab_size
 
     @property
     def num_unknown_types(self) -> int:
-        """Not known: an unknown word is one word like others, and has no price."""
+        """Zero: the unknown word is one word like others, without a price."""
         return 0
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The share of each word in its sentence's score."""
+    """Contribution of each word to its sentence's score, (B, T)."""
 
     batch: TokenBatch
     scores: Tensor
-    """(B, T)."""
     carry: Carry
 
 
 class SentenceRNN(Pretrained):
-    """s(x) in the place of log p(x); z is always ().
+    """s(x) instead of log p(x); z is always ().
 
     The lines of a document are its sentences.
     """
@@ -94,9 +92,7 @@ class SentenceRNN(Pretrained):
     base_model_prefix = "srnn"
     main_input_name = "inputs"
     estimators = ("exact",)
-    """Names of its estimators."""
     proposal_names = ("none",)
-    """Names of its proposals."""
     normalization = Normalization.UNNORMALISED
     config: SRNNConfig
 
@@ -109,36 +105,32 @@ class SentenceRNN(Pretrained):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model."""
         initialise(module)
 
     def sentence_starts(self, text: str) -> list[int]:
-        """Return where each line of a document begins, in characters."""
         return line_starts(text)
 
     def encode(self, batch: TokenBatch, after: Carry | None = None) -> Encoded:
-        known = known_ids(batch.targets, self.config.vocab_size)
-        words = F.normalize(self.embeddings(known), dim=-1)
+        words = known_ids(batch.targets, self.config.vocab_size)
+        words = F.normalize(self.embeddings(words), dim=-1)
         hidden, carry = self.rnn(words, batch.length, after)
         return Encoded(batch, self.score(hidden)[..., 0], carry)
 
     def log_joint(self, encoded: Encoded, latents: Tensor) -> Tensor:
-        """Return s(x), once for each of K empty latents, (B, K) float64."""
+        """s(x), once for each of K empty latents, (B, K) float64."""
         inside = encoded.batch.inside
         total = widened(encoded.scores).masked_fill(~inside, 0.0).sum(-1)
         return total[:, None].expand(-1, latents.shape[1])
 
     def advance(self, encoded: Encoded, latents: Tensor) -> Carry:
-        """Return the recurrent state after the piece."""
         return encoded.carry
 
     def proposal(self, name: str | None = None, temperature: float = 1.0) -> NoLatents:
-        """Return the only one: there is nothing to propose."""
         return NoLatents()
 
 
 Sentence = tuple[int, list[int]]
-"""Its number in the text, which its noise follows from, and its words."""
+"""Index in the text, which seeds the noise, and word ids."""
 
 
 def train_srnn(
@@ -158,13 +150,13 @@ def train_srnn(
     Args:
         texts: Training text; every line is a sentence.
         dev: Development text, for the learning rate and for stopping.
-        directory: Where the checkpoint goes. An interrupted run there is resumed.
-        tokenizer: A vocabulary to take over, so that two models compare.
-        min_count: Without one: rarer words are unknown.
-        already_cut: The texts' words stand between white space, cut by another program.
-        size: How large the model is.
-        margin: What it learns.
-        options: How to train.
+        directory: Folder of the checkpoint. An interrupted run there is resumed.
+        tokenizer: Vocabulary of another model, to compare both; None trains one.
+        min_count: Without ``tokenizer``: rarer words are unknown.
+        already_cut: The texts' words are separated by white space by another program.
+        size: Size of the model.
+        margin: Training objective.
+        options: Options of training.
     """
     size, margin = size or SRNNSize(), margin or MarginObjective()
     options = options or Options()
@@ -181,8 +173,8 @@ def train_srnn(
         # Drawn from what an epoch's randomness follows from; development noise stays.
         replicate = int(torch.randint(1, 1 << 31, ())) if model.training else 0
         distorted = [
-            channel.distort(ids, seed=options.seed, name=number, replicate=replicate)
-            for number, ids in items
+            channel.distort(ids, seed=options.seed, name=index, replicate=replicate)
+            for index, ids in items
         ]
         clean = [ids for _, ids in items]
         if not model.training:
@@ -211,7 +203,7 @@ def objective(
     distorted: Sequence[Sequence[int]],
     l2: float,
 ) -> Tensor:
-    """Return the hinges of B sentences, and B times l2 / 2 |theta|^2."""
+    """Hinges of B sentences summed, plus B times l2 / 2 |theta|^2."""
     norm = sum(theta.square().sum() for theta in model.parameters())
     return hinges(model, sentences, distorted).sum() + len(sentences) * l2 / 2 * norm
 
@@ -221,7 +213,7 @@ def hinges(
     sentences: Sequence[Sequence[int]],
     distorted: Sequence[Sequence[int]],
 ) -> Tensor:
-    """Return max(0, 1 - (s(x) - s(x~))) of B sentences, (B,)."""
+    """Hinges max(0, 1 - (s(x) - s(x~))) of B sentences, (B,)."""
     texts = [*sentences, *distorted]
     batch = TokenBatch.collate(texts, first=START, device=model.device)
     clean, noisy = model.log_joint(model.encode(batch), NO_LATENT)[:, 0].chunk(2)

@@ -1,7 +1,8 @@
-"""Checks of what one step of a ``StepLM`` says, on a few words of some texts.
+"""Checks of one step of a ``StepLM``, on a few words of given texts.
 
 A prior that totals 0.9 gives numbers as smooth as one that totals 1. So ``step`` is
-held against what the model declares, and ``log_words`` against what ``step`` sums to.
+compared with the model's ``normalization``, and ``log_words`` with the sums of
+``step``.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import UNKNOWN
 
 HISTORIES = 4
-"""Of each text, drawn by ``adapted``, after which steps are looked at."""
+"""Number of histories of each text, drawn by ``adapted``, whose steps are checked."""
 
 
 @torch.no_grad()
 def check_steps(model: StepLM, batch: TokenBatch) -> None:
-    """Check ``step`` and ``log_words`` of a model on the first tokens of some texts.
+    """Check ``step`` and ``log_words`` of a model on the first tokens of given texts.
 
     Args:
-        model: What is checked; one that is unnormalised owes no totals.
+        model: Model to check; an unnormalised one is skipped.
         batch: Texts.
 
     Raises:
-        BrokenModelError: If a shape, a total or a sum is not what it has to be; the
-            error names the method.
+        BrokenModelError: If a shape, a total or a sum is wrong; the error names the
+            method.
     """
     if model.normalization is Normalization.UNNORMALISED:
         return
@@ -59,7 +60,7 @@ def check_steps(model: StepLM, batch: TokenBatch) -> None:
 
 
 def _check_shapes(model: StepLM, said: Step, num_texts: int, histories: int) -> None:
-    """Check that scores are of (B, K, N) or spread to it, and finite or ``-inf``."""
+    """Check that scores are of (B, K, N) or broadcast to it, and finite or ``-inf``."""
     shape = (num_texts, histories, said.log_prior.shape[-1])
     for name in ("log_prior", "log_word", "log_twist"):
         scores = getattr(said, name)
@@ -80,7 +81,7 @@ def _check_shapes(model: StepLM, said: Step, num_texts: int, histories: int) -> 
 
 
 def _check_totals(model: StepLM, said: Step, log_words: Tensor, inside: Tensor) -> None:
-    """Check that choices total one, and so do the words that may come next."""
+    """Check the totals of choices and of next words."""
     mass = model.normalization
     for method, what, scores in (
         ("step", "log_prior, log p(z_t | the past),", said.log_prior),
@@ -102,16 +103,16 @@ def _check_totals(model: StepLM, said: Step, log_words: Tensor, inside: Tensor) 
 def _check_words(
     model: StepLM, said: Step, log_words: Tensor, piece: TokenBatch, inside: Tensor
 ) -> None:
-    """Check that the word that comes has the probability that ``step`` sums to."""
+    """Check that the next word has the probability that ``step`` sums to."""
     word = piece.targets
-    known = (word != UNKNOWN) & (word < log_words.shape[-1])
+    vocabulary_mask = (word != UNKNOWN) & (word < log_words.shape[-1])
     if bool((word >= model.config.vocab_size).any()):
-        known = known & (word < model.config.vocab_size)
+        vocabulary_mask = vocabulary_mask & (word < model.config.vocab_size)
     summed = widened(said.log_prior + said.log_word).logsumexp(-1).expand(inside.shape)
-    index = word.masked_fill(~known, 0)[..., None].expand(*inside.shape, 1)
+    index = word.masked_fill(~vocabulary_mask, 0)[..., None].expand(*inside.shape, 1)
     told = log_words.gather(2, index)[..., 0]
     apart = torch.where(summed == told, 0.0, summed - told).abs()
-    apart = apart.masked_fill(~(inside & known), 0.0)
+    apart = apart.masked_fill(~(inside & vocabulary_mask), 0.0)
     if bool((apart > _rounding(model)).any()) or bool(apart.isnan().any()):
         at = int(apart.nan_to_num(math.inf).argmax())
         _refuse(

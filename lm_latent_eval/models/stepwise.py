@@ -41,32 +41,33 @@ class Step(NamedTuple):
     """Choices of z_t after each of K histories of B texts, N each; nats."""
 
     log_prior: Tensor
-    """log p(z_t | the past), (B, K, N)."""
+    """Log p(z_t | the past), (B, K, N)."""
     log_word: Tensor
-    """log p(x_t | z_t, the past), (B, K, N)."""
+    """Log p(x_t | z_t, the past), (B, K, N)."""
     log_twist: Tensor | None = None
     """Expected log p of the text after x_t (look-ahead), (B, K, N), finite, up to a
-    constant a text: no number depends on it but errors. None: nothing is expected."""
+    constant a text. It affects errors but no expectation. None: no look-ahead."""
     key: Tensor | None = None
-    """Integers that are equal where everything goes on alike after two choices of a
-    text, (B, K, N) or less: the states of a hidden Markov model. Searches keep one of
-    them, with the sum of their probabilities, so that nothing is lost or random while
-    there are as many places as keys. None: every history goes on in its own way."""
+    """Recombination keys, integers, (B, K, N) or less: two choices of a text have equal
+    keys if their futures are identical, as the states of a hidden Markov model.
+    Searches keep one history a key, with the sum of the probabilities, so nothing is
+    lost while there are as many slots as keys. None: no futures are identical."""
     state: tuple[Tensor, ...] | None = None
-    """What ``take`` is given in place of the state: what was computed of each history
-    on the way, (B, K, ...). None: the state as it was."""
+    """Tensors (B, K, ...) that replace the state in ``take``: intermediate results of
+    each history. None: the state itself."""
 
 
 class Histories(NamedTuple):
     """State after K histories of B texts."""
 
     parts: tuple[Tensor, ...]
-    """What latents change, tensors (B, K, ...)."""
+    """Tensors that depend on latents, (B, K, ...)."""
     recurrent: tuple[Tensor, ...] | None = None
-    """What they do not, tensors (B, ...), see ``recur``; None: nothing was read."""
+    """Tensors that depend on the text alone, (B, ...), see ``recur``; None before the
+    first token."""
 
     def select(self, index: Tensor) -> Histories:
-        """Pick texts, by their numbers on the host."""
+        """Pick texts, by indices on the host."""
         recurrent = self.recurrent
         if recurrent is not None:
             recurrent = tuple(part[sent(index, part.device)] for part in recurrent)
@@ -80,17 +81,16 @@ class Histories(NamedTuple):
 
 
 class EncodedSteps(NamedTuple):
-    """A piece of B texts: what the model read of it, and the histories before it."""
+    """A piece of B texts: its encoding, and the histories before it."""
 
     batch: TokenBatch
     read: Any
-    """The model's encoding of the piece."""
     before: Histories
     recurrent: tuple[Tensor, ...] = ()
-    """What ``recur`` returned, (B, T + 1, ...) each."""
+    """Result of ``recur``, (B, T + 1, ...) each."""
 
     def after(self, histories: Histories) -> Histories:
-        """Return histories after the last token, with the recurrent state there."""
+        """Histories after the last token, with the recurrent state there."""
         length = self.batch.length
         text = torch.arange(len(length), device=length.device)
         return Histories(
@@ -99,36 +99,33 @@ class EncodedSteps(NamedTuple):
 
 
 class SaysSteps(Protocol):
-    """Scores the choices of a step, and goes on from them."""
+    """Scores and transitions of one step."""
 
-    def step(self, read: Any, state: tuple[Tensor, ...], t: int) -> Step:
-        """Score the choices of token t of a piece, after K histories of each text."""
-        ...
+    def step(self, read: Any, state: tuple[Tensor, ...], t: int) -> Step: ...
 
     def take(
         self, read: Any, state: tuple[Tensor, ...], choice: Tensor, t: int
-    ) -> tuple[Tensor, ...]:
-        """Return the state of histories after their choices of token t, (B, K)."""
-        ...
+    ) -> tuple[Tensor, ...]: ...
 
 
 class UnfoldingModel(Pretrained):
     """Base of models that are defined by one step of their latents."""
 
     proposal_names: Sequence[str] = (ADAPTED, PRIOR)
-    """Names of its proposals, the default first."""
+    """Names of proposals, the default first."""
 
     def recur(
         self, batch: TokenBatch, before: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, ...]:
-        """Compute a state of each text that no latent changes, such as a GRU's.
+        """Compute a state of each text that is independent of latents, such as a GRU's.
 
-        In the state of ``begin`` and ``take`` it would be computed for every history.
+        As part of the state of ``begin`` and ``take`` it would be computed once a
+        history.
 
         Args:
             batch: A piece of B texts, of which ``batch.inputs`` are read.
-            before: What was returned of the last token before, tensors (B, ...); None:
-                these are the first.
+            before: Result after the last token before, tensors (B, ...); None at the
+                beginning of the texts.
 
         Returns:
             The state before the piece and after each token, tensors (B, T + 1, ...).
@@ -138,34 +135,33 @@ class UnfoldingModel(Pretrained):
 
     @abstractmethod
     def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Any:
-        """Compute what no latent changes, once a piece of B texts.
+        """Compute all that is independent of latents, once a piece of B texts.
 
-        A text comes in pieces: whole, a context and then what follows, or 256 tokens at
-        a time.
+        A text comes in pieces: whole, as a context and its continuation, or 256 tokens
+        at a time.
 
         Args:
-            batch: The piece: ``inputs`` and ``targets``, (B, T), padded; ``inside``
-                says where there is a token. Of p(y, z | x) ``batch.given`` has x; a
-                model says what that is, in words, by an attribute ``conditional_on``.
-            recurrent: What ``recur`` returned.
+            batch: The piece: ``inputs`` and ``targets``, (B, T), padded; ``inside`` is
+                the mask of tokens. For p(y, z | x) ``batch.given`` is x; a model
+                describes x in words by an attribute ``conditional_on``.
+            recurrent: Result of ``recur``.
 
         Returns:
-            What ``step``, ``take`` and ``log_words`` are given.
+            The argument ``read`` of ``step``, ``take`` and ``log_words``.
         """
 
     @abstractmethod
     def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """Return the state before the first token: tensors (B, 1, ...)."""
+        """State before the first token: tensors (B, 1, ...)."""
 
     def encode(self, batch: TokenBatch, after: Histories | None = None) -> EncodedSteps:
-        """Read a piece that follows some histories."""
         before = Histories(self.begin(batch)) if after is None else after
         recurrent = self.recur(batch, before.recurrent)
         return EncodedSteps(batch, self.read(batch, recurrent), before, recurrent)
 
     @abstractmethod
     def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
-        """Return the state of K histories after the encoded piece."""
+        """State of K histories after the encoded piece."""
 
     def mixed(self, log_words: Tensor, log_share: Tensor) -> Tensor:
         """Mix predictions of K histories, (B, K, V), by their shares, (B, K).
@@ -187,7 +183,7 @@ class StepLM(UnfoldingModel):
     estimators: Sequence[str] = (
         *("auto", "mixed", "dpf", "is", "beam", "smc", "exact"),
     )
-    """Names of its estimators, the default first."""
+    """Supported estimators, the default first."""
 
     # -- what a model says ------------------------------------------------------------
 
@@ -199,20 +195,20 @@ class StepLM(UnfoldingModel):
     def take(
         self, read: Any, state: tuple[Tensor, ...], choice: Tensor, t: int
     ) -> tuple[Tensor, ...]:
-        """Return the state of histories after their choices of token t, (B, K)."""
+        """State of histories after their choices of token t, (B, K)."""
 
     @abstractmethod
     def log_words(self, read: Any, state: tuple[Tensor, ...]) -> Tensor:
-        """Return log p(next word | the past) of every word uttered, nats, (B, K, V).
+        """Log p(next word | the past) of every word of the model, nats, (B, K, V).
 
-        Choices are summed over; the word itself, the first of the piece, is not looked
-        at.
+        Choices are summed over; the next word itself, the first of the piece, is
+        ignored.
         """
 
     # -- what follows -----------------------------------------------------------------
 
     def log_joint(self, encoded: EncodedSteps, latents: Tensor) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64."""
+        """Log p(x, z_k) in nats, (B, K) float64."""
         unfolding = ModelSteps(encoded, self, ADAPTED)
         total = wide_zeros(latents.shape[:2], latents.device)
         for choices, choice, there, inside, _ in steps.follow(unfolding, (latents,)):
@@ -221,7 +217,6 @@ class StepLM(UnfoldingModel):
         return total
 
     def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
-        """Return the state of K histories after the encoded piece."""
         unfolding = ModelSteps(encoded, self, ADAPTED)
         after = [unfolding.begin(latents.shape[1])]
         after += [step.state for step in steps.follow(unfolding, (latents,))]
@@ -235,7 +230,7 @@ class StepLM(UnfoldingModel):
         Args:
             encoded: Pieces that begin with that token, which is ignored.
             log_w: Log-weights of the histories in nats, (B, K).
-            uniforms: Random numbers, which the sum over choices needs none of.
+            uniforms: Random numbers, unused: choices are summed over.
         """
         log_p = self.log_words(encoded.read, encoded.before.parts)
         return self.mixed(log_p, log_w.log_softmax(-1))
@@ -243,14 +238,14 @@ class StepLM(UnfoldingModel):
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> StepProposal:
-        """Return q: ``adapted`` to each word, or the ``prior`` of its latents.
+        """Build q: ``adapted`` to each word, or the ``prior`` of its latents.
 
         Args:
             name: One of ``proposal_names``; None is the first.
             temperature: Divides the proposal's scores.
 
         Raises:
-            ValueError: If there is no such proposal or the temperature is not positive.
+            ValueError: If the name is unknown or the temperature is not positive.
         """
         check_temperature(temperature)
         return ModelProposal(self, chosen(name, self.proposal_names), temperature)
@@ -264,16 +259,14 @@ class EncodedText:
 
     @property
     def length(self) -> Tensor:
-        """Tokens of each text, (B,)."""
         return self.encoded.batch.length
 
     @property
     def num_steps(self) -> int:
-        """T."""
         return self.encoded.batch.targets.shape[1]
 
     def begin(self, num_histories: int | None) -> Histories:
-        """Return the histories before the piece: K, or those there are."""
+        """Histories before the piece: K, or those of the piece."""
         before = self.encoded.before
         if num_histories is None:
             return before
@@ -281,13 +274,12 @@ class EncodedText:
         return before.resample(index.expand(len(self.length), -1))
 
     def num_histories(self, state: Histories) -> int:
-        """Return K."""
         return state.parts[0].shape[1]
 
     def gone_on(
         self, before: Histories, after: tuple[Tensor, ...], t: int
     ) -> Histories:
-        """Return the state of histories after token t; that of ended texts stays."""
+        """State of histories after token t; that of ended texts stays."""
         inside = self.length > t
         parts = (
             torch.where(inside.view(-1, *[1] * (new.ndim - 1)), new, old)
@@ -298,15 +290,14 @@ class EncodedText:
 
 @dataclass(frozen=True)
 class StepChoices(Dense):
-    """Choices of a ``Step``."""
+    """Choices of a ``Step``, and the state of the histories for ``take``."""
 
     state: tuple[Tensor, ...] = ()
-    """Of the histories, as ``take`` is given it."""
 
 
 @dataclass(frozen=True)
 class ModelSteps(EncodedText):
-    """The steps of a ``StepLM``, as ``adapted`` or ``prior`` goes by them."""
+    """Steps of a ``StepLM`` by ``adapted`` or ``prior``."""
 
     model: SaysSteps
     name: str
@@ -316,7 +307,6 @@ class ModelSteps(EncodedText):
     def choices(
         self, state: Histories, t: int, score: Tensor, cut: Cut | None
     ) -> StepChoices:
-        """List the choices of token t."""
         said = self.model.step(self.encoded.read, state.parts, t)
         size = (*score.shape, said.log_prior.shape[-1])
         log_prior = widened(said.log_prior).expand(size)
@@ -338,40 +328,35 @@ class ModelSteps(EncodedText):
         origin: Tensor,
         choice: Tensor,
     ) -> Taken:
-        """Go on with some choices of some histories."""
         before = state.resample(origin)
-        known = before.parts
+        parts = before.parts
         if isinstance(choices, StepChoices) and choices.state is not state.parts:
-            known = tuple(_picked(part, origin) for part in choices.state)
-        after = self.model.take(self.encoded.read, known, choice, t)
+            parts = tuple(_picked(part, origin) for part in choices.state)
+        after = self.model.take(self.encoded.read, parts, choice, t)
         return Taken(self.gone_on(before, after, t), (choice,))
 
     def draw(
         self, state: Histories, t: int, uniforms: Uniforms, origin: Tensor | None
     ) -> Drawn:
-        """Draw the choices of token t."""
         u = uniforms(t)[..., 0]
         return steps.draw_listed(self, state, t, u, origin, self.temperature)
 
 
 @dataclass(frozen=True)
 class OfModel:
-    """Base of proposals by a model's own steps: they encode as it does."""
+    """Base of proposals by a model's own steps, with the model's encoding."""
 
     model: UnfoldingModel
     name: str
     temperature: float
 
     def encode(self, batch: TokenBatch, after: Histories | None = None) -> EncodedSteps:
-        """Read a piece that follows some histories."""
         return self.model.encode(batch, after)
 
     def advance(self, encoded: EncodedSteps, latents: Tensor) -> Histories:
-        """Return the state of K histories after the encoded piece."""
         return self.model.advance(encoded, latents)
 
     def histories(self, encoded: EncodedSteps) -> int:
-        """Return how many histories of a text a piece follows."""
         return encoded.before.parts[0].shape[1]
 
 
@@ -382,20 +367,18 @@ class ModelProposal(OfModel, StepProposal):
     model: StepLM
 
     def log_prob(self, encoded: EncodedSteps, latents: Tensor) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
+        """Log q(z_k | x) in nats, (B, K) float64."""
         unfolding = self.drawn_steps(encoded)
         return steps.log_prob(unfolding, (latents,), self.temperature)
 
     def drawn_steps(self, encoded: EncodedSteps) -> ModelSteps:
-        """Return the steps that are drawn."""
         return ModelSteps(encoded, self.model, self.name, self.temperature)
 
     def searched_steps(self, encoded: EncodedSteps) -> ModelSteps:
-        """Return the steps that searches go by, which rank by p, whatever is drawn."""
+        """Steps of searches, which rank by p for every proposal."""
         return ModelSteps(encoded, self.model, ADAPTED)
 
     def latents(self, encoded: EncodedSteps, found: Sampled | Found) -> Tensor:
-        """Return the choices, (B, K, T)."""
         return found.columns[0]
 
 

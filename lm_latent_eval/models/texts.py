@@ -10,15 +10,14 @@ from lm_latent_eval.text import corpora
 
 
 def read_texts(path: Path) -> list[str]:
-    """Read texts as they are, or without their annotation.
+    """Read texts without their annotation, as their models are trained on them.
 
     Args:
         path: Texts as ``corpora.read_texts`` takes them; trees in brackets or documents
             with coreference (CoNLL), in a file or a folder.
 
     Returns:
-        One string a text: a tree is a sentence, a CoNLL document is a text. They are
-        the strings that the model of such files is trained on.
+        One string for each sentence of trees or document of CoNLL.
 
     Raises:
         ValueError: If the file is of neither kind, or malformed.

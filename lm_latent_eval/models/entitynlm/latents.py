@@ -173,7 +173,7 @@ class Steps:
         """Move the slots of entities that were mentioned before the place, (R, D)."""
         d = (self.update_query[place] * slot).sum(-1, keepdim=True).sigmoid()
         moved = d * slot + (1 - d) * self.update[place]
-        return moved / moved.norm(dim=-1, keepdim=True).clamp_min(SHORTEST)
+        return F.normalize(moved, dim=-1, eps=SHORTEST)
 
 
 def _each(value: Tensor, num_rows: int) -> Tensor:

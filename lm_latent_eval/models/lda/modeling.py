@@ -69,17 +69,17 @@ from lm_latent_eval.text.words import WordTokenizer
 from lm_latent_eval.values import Each, Flag, Whole
 
 SHOWN = 3
-"""Words that name a topic."""
+"""Number of words that name a topic."""
 
 
 class LDAConfig(WordsConfig):
     """Configuration of a topic model.
 
     Args:
-        num_words: As ``vocab_size``: no word is copied.
+        num_words: Equal to ``vocab_size``: no word is copied.
         num_topics: N.
         lowercase: Whether words are looked up in lower case.
-        never_uttered: Words that have probability zero; the reserved ones.
+        never_uttered: Words of probability zero, the reserved ones.
     """
 
     model_type = "latent_eval_lda"
@@ -97,11 +97,11 @@ def count(topics: Tensor, inside: Tensor, num_topics: int) -> Tensor:
 
 
 def log_urn(before: Tensor, drawn: Tensor, alpha: Tensor) -> Tensor:
-    """Return log p(z) of topics drawn after others, nats, (B, K).
+    """Log p(z) of topics drawn after others, (B, K) nats.
 
     Args:
-        before: How often each topic was drawn before, (B, K, N).
-        drawn: How often each is drawn now.
+        before: Earlier draws of each topic, (B, K, N).
+        drawn: New draws of each topic, (B, K, N).
         alpha: Parameters of the Dirichlet distribution, (N,).
     """
     begun = before + alpha
@@ -114,26 +114,25 @@ def log_urn(before: Tensor, drawn: Tensor, alpha: Tensor) -> Tensor:
 class TopicConditionals(Conditionals):
     """Gibbs steps: K latents a text, and p of each topic given the others.
 
-    With ``alpha`` the others are an urn; without it decisions are independent.
+    With ``alpha`` the others are an urn; without it topics are independent.
     """
 
     scores: Tensor
-    """Score of a decision by itself, nats, (B, T, N) float64."""
+    """Scores of each topic alone, nats, (B, T, N) float64."""
     inside: Tensor
-    """Which places hold a token, (B, T)."""
+    """Mask of tokens, (B, T)."""
     alpha: Tensor | None
     topics: Tensor
-    """(B, K, T)."""
     counts: Tensor
-    """Of the decided ones, (B, K, N)."""
+    """Counts of the drawn topics, (B, K, N)."""
     decided: set[int] = field(default_factory=set)
-    """Tokens that have a topic."""
+    """Indices of tokens with a topic."""
 
     @classmethod
     def begin(
         cls, scores: Tensor, inside: Tensor, alpha: Tensor | None, latents: Tensor | int
     ) -> TopicConditionals:
-        """Take K latents a text, or K undecided ones."""
+        """Start from K given latents a text, or from K empty ones."""
         (batch, tokens, num_topics) = scores.shape
         if isinstance(latents, int):
             topics = scores.new_zeros(batch, latents, tokens, dtype=torch.long)
@@ -145,11 +144,11 @@ class TopicConditionals(Conditionals):
 
     @property
     def latents(self) -> Tensor:
-        """The topics, (B, K, T); 0 where none was drawn yet."""
+        """Topics, (B, K, T); 0 if not drawn yet."""
         return self.topics.clone()
 
     def log_p(self, t: int) -> Tensor:
-        """Return log p of each topic, given the word and the others, (B, K, N)."""
+        """Log p of each topic, given the word and the others, (B, K, N)."""
         inside = self.inside[:, t, None, None]
         score = self.scores[:, None, t]
         if self.alpha is not None:
@@ -163,7 +162,6 @@ class TopicConditionals(Conditionals):
         return torch.where(inside, score, past).expand_as(self.counts)
 
     def decide(self, t: int, choice: Tensor) -> None:
-        """Give token t its topics, (B, K)."""
         inside = self.inside[:, t, None].expand(choice.shape)
         one = widened(inside)[..., None]
         if t in self.decided:
@@ -181,17 +179,14 @@ class LDA(StepLM):
     base_model_prefix = "lda"
     main_input_name = "inputs"
     estimators = ("auto", "ais", "mixed", "dpf", "is", "beam", "smc")
-    """Names of its estimators, the default first."""
+    """Supported estimators, the default first."""
     proposal_names = ("document", ADAPTED, PRIOR)
-    """Names of its proposals."""
-
     why_whole = (
         "a topic model knows which words a text has and not in which order, so nothing "
         "follows a context: ask for whole texts (perplexity tasks), or for document "
         "completion"
     )
-    normalization = Normalization.BY_LENGTH
-    """Total of its probabilities: one for each number of words."""
+    normalization = Normalization.BY_LENGTH  # one for each number of words
     config: LDAConfig
 
     def __init__(self, config: LDAConfig) -> None:
@@ -201,11 +196,9 @@ class LDA(StepLM):
         self.log_alpha = nn.Parameter(torch.zeros(config.num_topics))
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module of a new model: there is none."""
+    def _init_weights(self, module: nn.Module) -> None: ...
 
     def load_encoder(self, directory: Path) -> KnownWords:
-        """Read the words that the topics know."""
         words = WordTokenizer.load(directory, self.config.vocab_size)
         return KnownWords(words, self.config.lowercase)
 
@@ -215,12 +208,11 @@ class LDA(StepLM):
         topics: Tensor,
         decode: Callable[[Sequence[int]], str],
     ) -> Description:
-        """Name the topic of each word by its likeliest words: see ``LatentLM``."""
         likeliest = self.log_topics.topk(min(SHOWN, self.config.vocab_size)).indices
         names = [decode(ids) for ids in likeliest.tolist()]
         spans = [
-            Span(place, place + 1, f"topic {topic}: {names[topic]}", topic + 1)
-            for place, topic in enumerate(topics[0, 0, : len(words)].tolist())
+            Span(t, t + 1, f"topic {topic}: {names[topic]}", topic + 1)
+            for t, topic in enumerate(topics[0, 0, : len(words)].tolist())
         ]
         return marked(words, spans)
 
@@ -232,17 +224,17 @@ class LDA(StepLM):
         return widened(self.log_alpha).exp()
 
     def log_phi(self) -> Tensor:
-        """Return log p(word | topic), (N, V) float64."""
+        """Log p(word | topic), (N, V) float64."""
         scores = excluding(widened(self.log_topics), self.config.never_uttered)
         return scores.log_softmax(-1)
 
     def read(self, batch: TokenBatch, recurrent: tuple[Tensor, ...]) -> Tensor:
-        """Return log phi of each word under each topic, (B, T, N) float64."""
-        known, cost = batch.uttered(self.config.vocab_size)
-        return self.log_phi().T[known] + cost[..., None]
+        """Log phi of each word under each topic, (B, T, N) float64."""
+        word, cost = batch.uttered(self.config.vocab_size)
+        return self.log_phi().T[word] + cost[..., None]
 
     def begin(self, batch: TokenBatch) -> tuple[Tensor, ...]:
-        """Return how often each topic was drawn before all text, (B, 1, N)."""
+        """Counts of topics before all text, (B, 1, N)."""
         return (
             batch.unknown_log_prob.new_zeros(
                 len(batch.length), 1, self.config.num_topics
@@ -250,9 +242,9 @@ class LDA(StepLM):
         )
 
     def step(self, read: Tensor, state: tuple[Tensor, ...], t: int) -> Step:
-        """Score the topics of word t as an urn does, given those before.
+        """Score the topics of word t by the urn.
 
-        All goes on alike after as many words of each topic.
+        Histories with equal counts are recombined.
         """
         (counts,) = state
         odd = sent(odd_numbers(counts.shape[-1]), counts.device)
@@ -262,18 +254,17 @@ class LDA(StepLM):
     def take(
         self, read: Tensor, state: tuple[Tensor, ...], choice: Tensor, t: int
     ) -> tuple[Tensor, ...]:
-        """Count the topics of word t."""
         (counts,) = state
         one = counts.new_ones(()).expand(*choice.shape, 1)
         return (counts.scatter_add(2, choice[..., None], one),)
 
     def log_share(self, counts: Tensor) -> Tensor:
-        """Return log p(z_t) of each topic after so many of each, (B, K, N)."""
+        """Log p(z_t) of each topic given the counts, (B, K, N)."""
         urn = counts + self.alpha
         return urn.log() - urn.sum(-1, keepdim=True).log()
 
     def log_joint(self, encoded: EncodedSteps, topics: Tensor) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64, by the urn's closed form."""
+        """Log p(x, z_k) in nats, (B, K) float64, by the urn's closed form."""
         inside, (before,) = encoded.batch.inside, encoded.before.parts
         drawn = count(topics, inside, self.config.num_topics)
         read: Tensor = encoded.read[:, None].expand(-1, topics.shape[1], -1, -1)
@@ -282,14 +273,14 @@ class LDA(StepLM):
         return log_urn(before, drawn, self.alpha) + spoken
 
     def log_words(self, read: Tensor, state: tuple[Tensor, ...]) -> Tensor:
-        """Return log p of every next word, (B, K, num_words)."""
+        """Log p of every next word, (B, K, num_words)."""
         (counts,) = state
         return (self.log_share(counts)[..., None] + self.log_phi()).logsumexp(-2)
 
     def conditionals(
         self, encoded: EncodedSteps, latents: Tensor | int
     ) -> TopicConditionals:
-        """Redraw topics, each given all others: the steps of a Gibbs sampler."""
+        """Conditional of each topic given all others: the steps of a Gibbs sampler."""
         inside = encoded.batch.inside
         return TopicConditionals.begin(encoded.read, inside, self.alpha, latents)
 
@@ -298,7 +289,7 @@ class LDA(StepLM):
     def proposal(
         self, name: str | None = None, temperature: float = 1.0
     ) -> FittedTopics | ModelProposal:
-        """Return a proposal.
+        """Build a proposal.
 
         Args:
             name: ``document`` reads whole texts; ``adapted`` and ``prior`` go from left
@@ -306,7 +297,7 @@ class LDA(StepLM):
             temperature: Divides the proposal's scores.
 
         Raises:
-            ValueError: If there is no such proposal or the temperature is not positive.
+            ValueError: If the name is unknown or the temperature is not positive.
         """
         check_temperature(temperature)
         name = chosen(name, self.proposal_names)
@@ -319,7 +310,7 @@ class LDA(StepLM):
 # -- proposals ----------------------------------------------------------------------
 
 ITERATIONS = 20
-"""Of pseudo-counts."""
+"""Number of updates of the pseudo-counts."""
 
 
 @dataclass(frozen=True)
@@ -331,10 +322,10 @@ class PriorTopics(ModelProposal):
     def conditionals(
         self, encoded: EncodedSteps, latents: Tensor | int
     ) -> TopicConditionals:
-        """Redraw topics, each given all others.
+        """Conditional of each topic given all others.
 
         Raises:
-            ValueError: If the prior is flattened or sharpened.
+            ValueError: If the temperature is not 1.
         """
         if self.temperature != 1.0:
             raise ValueError(
@@ -358,11 +349,10 @@ class FittedTopics(StepProposal):
 
     @property
     def left_to_right(self) -> ModelProposal:
-        """The proposal for a text that goes on."""
         return ModelProposal(self.model, ADAPTED, self.temperature)
 
     def encode(self, batch: TokenBatch, after: None = None) -> EncodedSteps:
-        """Iterate pseudo-counts: what is read of a text is log q_t, (B, T, N) nats."""
+        """Iterate pseudo-counts; ``read`` becomes log q_t, (B, T, N) nats."""
         read = self.model.encode(batch)
         scores = possible(read.read)
         inside = batch.inside[..., None]
@@ -377,13 +367,12 @@ class FittedTopics(StepProposal):
         return EncodedSteps(batch, log_q, read.before)
 
     def drawn_steps(self, encoded: EncodedSteps) -> ModelSteps:
-        """Return the steps that are drawn."""
         return ModelSteps(encoded, Independent(), PRIOR)
 
     def searched_steps(self, encoded: EncodedSteps) -> ModelSteps:
-        """Return the steps of p, which look ahead by q.
+        """Steps of p with a look-ahead by q.
 
-        A search that ranked by q would check no draws from q.
+        A search that ranked by q could not validate draws from q.
         """
         p, inside = self.model.encode(encoded.batch), encoded.batch.inside
         q = encoded.read.exp().masked_fill(~inside[..., None], 0.0)
@@ -392,34 +381,32 @@ class FittedTopics(StepProposal):
         return ModelSteps(p, LookingAhead(self.model), ADAPTED)
 
     def histories(self, encoded: EncodedSteps) -> int:
-        """Return 1: a whole text follows nothing."""
         return 1
 
     def latents(self, encoded: EncodedSteps, found: Sampled | Found) -> Tensor:
-        """Return the topics, (B, K, T)."""
         return found.columns[0]
 
     def log_prob(self, encoded: EncodedSteps, topics: Tensor) -> Tensor:
-        """Return log q(z_k | x) in nats, (B, K) float64."""
+        """Log q(z_k | x) in nats, (B, K) float64."""
         return log_prob(self.drawn_steps(encoded), (topics,), 1.0)
 
     def conditionals(
         self, encoded: EncodedSteps, latents: Tensor | int
     ) -> TopicConditionals:
-        """Redraw topics, which do not depend on one another."""
+        """Conditionals of topics that are independent."""
         inside = encoded.batch.inside
         return TopicConditionals.begin(encoded.read, inside, None, latents)
 
 
 @dataclass(frozen=True)
 class LookingAhead:
-    r"""The steps of p, which expect as many words of each topic to come as q does.
+    r"""Steps of p whose look-ahead expects the topics that q gives later words.
 
     .. math::
         \psi(c) = \prod_n \frac{\Gamma(\alpha_n + c_n + Q_n)}{\Gamma(\alpha_n + c_n)}
 
-    with Q_n the words to come that q gives topic n. So z_t = n is ranked by alpha_n +
-    c_n + Q_n, as q weighs it.
+    with Q_n later words of topic n under q. So z_t = n is ranked by alpha_n + c_n +
+    Q_n, as q weighs it.
     """
 
     model: LDA
@@ -438,12 +425,11 @@ class LookingAhead:
     def take(
         self, read: Tensor, state: tuple[Tensor, ...], choice: Tensor, t: int
     ) -> tuple[Tensor, ...]:
-        """Count the topics of token t."""
         return self.model.take(read[0], state, choice, t)
 
 
 def log_gamma(x: Tensor, log_x: Tensor) -> Tensor:
-    """Return log Gamma(x) by Stirling's formula of x + 1: within 0.003 nats."""
+    """Log Gamma(x) by Stirling's formula of x + 1: within 0.003 nats."""
     more = x + 1
     stirling = (x + 0.5) * more.log() - more + 1 / (12 * more)
     return stirling + math.log(2 * math.pi) / 2 - log_x
@@ -451,10 +437,9 @@ def log_gamma(x: Tensor, log_x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Independent:
-    """Choices that do not depend on one another: log q_t is what is read of a text."""
+    """Choices that are independent of one another: ``read`` holds log q_t."""
 
     def step(self, read: Tensor, state: tuple[Tensor, ...], t: int) -> Step:
-        """Return log q of the choices of token t, whatever the others are."""
         return Step(read[:, None, t], torch.zeros_like(read[:, None, t]))
 
     def take(
@@ -464,5 +449,5 @@ class Independent:
 
 
 def possible(log_words: Tensor) -> Tensor:
-    """Score all topics alike for a word that none of them utters."""
+    """Scores of words, equal for all topics if none has the word."""
     return log_words.masked_fill(log_words.isneginf(), 0.0)

@@ -26,21 +26,21 @@ class TopicTables:
     """N topics over V words."""
 
     words: Sequence[str]
-    """V, in the order of the columns."""
+    """The V words, in the order of the columns."""
     phi: NDArray[np.float64]
-    """p(word | topic) up to a number a topic, positive, (N, V)."""
+    """Positive p(word | topic) up to a factor a topic, (N, V)."""
     alpha: NDArray[np.float64]
     """Parameters of the Dirichlet distribution of proportions, (N,) or one for all."""
     lowercase: bool = False
-    """Whether texts are written in lower case before their words are looked up."""
+    """Whether texts are lower-cased before their words are looked up."""
     already_cut: bool = False
-    """Whether words stand between white space, cut by another program."""
+    """Whether another program has separated the words by white space."""
 
     def write(self, directory: Path) -> LDA:
         """Write the checkpoint, in float64.
 
         Raises:
-            ValueError: If the tables are of no topic model.
+            ValueError: If the tables describe no topic model.
         """
         phi = np.asarray(self.phi, dtype=np.float64)
         if phi.ndim != 2 or phi.shape[1] != len(self.words) or phi.size == 0:
@@ -73,7 +73,7 @@ class TopicTables:
 
 
 LINES = 10
-"""That a training prints, at most."""
+"""Largest number of lines that a training prints."""
 
 
 def train_lda(
@@ -88,10 +88,10 @@ def train_lda(
 
     Args:
         texts: Training text, a document each.
-        directory: Where the checkpoint goes.
+        directory: Folder of the checkpoint.
         min_count: Rarer words are left out.
         lowercase: Write every word in lower case.
-        fit: How many topics, and how they are found.
+        fit: Number of topics, and options of the sampler.
 
     Raises:
         ModuleNotFoundError: If tomotopy is not installed.
@@ -100,8 +100,8 @@ def train_lda(
     tomotopy, fit = require("tomotopy", extra="topics"), fit or LDAFit()
     texts = [lowered(text) if lowercase else text for text in texts]
     tokenizer = WordTokenizer.train(texts, min_count=min_count)
-    known = set(tokenizer.vocabulary)
-    if not known:
+    vocabulary = set(tokenizer.vocabulary)
+    if not vocabulary:
         raise ValueError(
             f"no word occurs {min_count} times: give more text, or lower min_count"
         )
@@ -109,32 +109,31 @@ def train_lda(
         k=fit.num_topics, alpha=fit.alpha, eta=fit.eta, seed=fit.seed
     )
     for text in texts:
-        if words := [word for word in tokenizer.cut(text) if word in known]:
+        if words := [word for word in tokenizer.cut(text) if word in vocabulary]:
             model.add_doc(words)
     _sweep(model, fit.iterations)
     return tables_of(model, lowercase=lowercase).write(directory)
 
 
 def _sweep(model: Any, iterations: int) -> None:
-    """Run the sampler, and say how far it is and how well the topics fit."""
+    """Run the sampler, and print its progress and its log-likelihood."""
     print(f"training lda: {len(model.docs):,} texts", file=sys.stderr)
     bar = tqdm(total=iterations, desc="sweeps", unit="sweep", leave=False, disable=None)
     shown = -(-iterations // LINES)
     with bar:
         for begun in range(0, iterations, shown):
-            number = min(shown, iterations - begun)
-            # On one core the same seed gives the same topics, however it is cut.
-            model.train(number, workers=1)
-            bar.update(number)
+            sweeps = min(shown, iterations - begun)
+            # On one core the same seed gives the same topics, in any chunks.
+            model.train(sweeps, workers=1)
+            bar.update(sweeps)
             print(
-                f"sweep {begun + number} of {iterations}: "
+                f"sweep {begun + sweeps} of {iterations}: "
                 f"{-model.ll_per_word:.4f} nats a word of the training text",
                 file=sys.stderr,
             )
 
 
 def tables_of(model: Any, *, lowercase: bool) -> TopicTables:
-    """Return the topics of a tomotopy ``LDAModel``."""
     return TopicTables(
         words=list(model.used_vocabs),
         phi=np.stack(

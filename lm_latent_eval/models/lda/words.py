@@ -1,4 +1,4 @@
-"""Words of a text within a topic model's vocabulary; the others are named."""
+"""Words of a text within a topic model's vocabulary; unknown ones are logged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lm_latent_eval.text.words import END, START, WordTokenizer
 logger = logging.getLogger(__name__)
 
 NAMED = 10
-"""Unknown words of a text that are named."""
+"""Largest number of unknown words that a warning lists."""
 
 
 def lowered(text: str) -> str:
     """Write a text in lower case, each character in its place.
 
-    A Greek sigma becomes what its place in the word asks for. Of the dotted capital I,
-    alone among all letters, Python's lower case is two characters.
+    A Greek sigma takes the form of its position in the word. Python's lower case of the
+    dotted capital I is two characters, so that letter is replaced first.
 
     Example:
         >>> lowered("ΛΟΓΟΣ, İZMİR")
@@ -31,13 +31,13 @@ def lowered(text: str) -> str:
 
 @dataclass(frozen=True)
 class KnownWords(Encoder):
-    """Reads strings for a topic model: known words alone are scored and counted."""
+    """Encoder for topic models: only known words are scored and counted."""
 
     tokenizer: WordTokenizer
     lowercase: bool = False
     """Whether words are looked up in lower case."""
     named: set[str] = field(default_factory=set, compare=False)
-    """Unknown words that the log has named."""
+    """Unknown words already logged."""
     units = "known words"
     policy = UnknownWords.CLOSED
     start, end = START, END
@@ -70,5 +70,4 @@ class KnownWords(Encoder):
             )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Write words as a string, in the order given."""
         return self.tokenizer.decode(ids)

@@ -450,9 +450,9 @@ class WordByWord(StepProposal):
             return *stacks.compact(row), wide_zeros((0,), self.model.device)
         text, word = encoded.token(last)
         pending = np.concatenate([state.pending for state in states], 1)[text]
-        said = np.broadcast_to(word[:, None], pending.shape)
-        size, said = self.model.config.vocab_size, said[pending]
-        pair, which = distinct(row[text][pending] * size + said)
+        size, words = self.model.config.vocab_size, word[:, None]
+        words = np.broadcast_to(words, pending.shape)[pending]
+        pair, which = distinct(row[text][pending] * size + words)
         log_word = wide_zeros((0,), self.model.device)
         if len(pair):
             top = stacks.top(pair // size)
