@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -37,6 +38,14 @@ LONG = (300, 1200, 4800)
 """Characters of long texts: somewhere there most windows are full."""
 PIECES = (1, 2, 4, 8)
 """Continuations that a long text is cut into, until none is refused as too long."""
+LONGEST_WINDOW = 4096
+"""Tokens of a window that is still filled, to see what its edges cost."""
+FEWEST_WORDS = 8
+"""Words that are one token, which would total their number if they cost nothing."""
+TRIES = 20
+"""Texts that are made, until a word of one ends where a window does."""
+SEEN = 1.5
+"""A total that fails; below it, other windows may have moved the words before."""
 WORDS = 40
 """The most words of a text that is scored word by word."""
 
@@ -303,10 +312,11 @@ def _excess(
     """Judge a whole that scores more than its parts.
 
     One that leaves tokens out does, by what each costs. Where windows forget what helps
-    to predict, an honest one scores less; where that only confuses, it may score more.
+    to predict, an honest one scores less; where that only confuses, it may score more,
+    but not where it moves nothing.
     """
     if gap <= a_word / 2:
-        return holds(EXCESS, f"{gap:+.3g} nats where a window ends")
+        return _edges(session)
     words = text.split() if session.spaced else [*text]
     space = " " if session.spaced else ""
     spans = [words[n : n + 16] for n in range(0, len(words) - 15, 16)][:8]
@@ -317,16 +327,80 @@ def _excess(
     ]
     scores = np.array([reply.log_p for reply in session.ask.score(pairs)])
     gains = scores[::2] - scores[1::2]
-    error = gains.std() / math.sqrt(max(1, len(gains)))
-    if not gains.size or not gains.mean() >= 2 * error:
-        detail = "what comes long before a word does not help to predict it"
-        return undetermined(EXCESS, detail)
+    if not gains.size:
+        return _edges(session)
+    unused = bool((np.abs(gains) <= session.rounding()).all())
+    if not unused and gains.mean() <= 2 * gains.std() / math.sqrt(len(gains)):
+        return _edges(session)
     return fails(
         EXCESS,
         f"{gap:.4g} nats more than its parts where windows end; a word costs "
         f"{a_word:.3g}",
         **shown,
     )
+
+
+def _edges(session: Session) -> Finding:
+    """Test that the first and the last token of a window cost something.
+
+    Texts that begin alike and go on with different words total at most what their
+    beginning has. A word that is left out costs nothing, so that its alternatives total
+    their number. Some backends read one token less than they say.
+    """
+    window = session.ask.backend.window
+    if window is None or window > LONGEST_WINDOW:
+        detail = f"windows of {window} tokens" if window else "of unknown length"
+        return undetermined(EXCESS, f"where windows end is not looked at: {detail}")
+    totals = []
+    for length in (window, window - 1):
+        for beginning, texts in _around_edge(session, length):
+            start, *replies = session.ask.score_texts([beginning, *texts])
+            if refused := next((r.lacking for r in (start, *replies) if r.lacking), ""):
+                return undetermined(EXCESS, f"a full window: {refused}")
+            log_p = [reply.log_p - start.log_p for reply in replies]
+            totals.append(float(np.exp(np.logaddexp.reduce(log_p))))
+            if totals[-1] > SEEN + session.slack(start, *replies):
+                return fails(
+                    EXCESS,
+                    f"at the edge of a window of {length} tokens, {len(texts)} words "
+                    f"total {totals[-1]:.3g}",
+                    texts=texts,
+                    log_p=log_p,
+                )
+    if not totals:
+        return undetermined(EXCESS, "no word of a text ends where a window does")
+    detail = f"words at edges of windows of {window} tokens total {max(totals):.3g}"
+    return holds(EXCESS, detail)
+
+
+def _around_edge(session: Session, length: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield texts that differ in the first, then in the last token at a window's edge.
+
+    A first token ends its text. After a last token stands one more word, always the
+    same: the most probable one of the first tokens.
+
+    Yields:
+        What the texts begin with, and the texts.
+    """
+    rng, count = session.rng("edges"), session.ask.backend.count_tokens
+    space, one = " " if session.spaced else "", session.after("a")
+    every = [w for t in session.texts for w in (t.split() if session.spaced else t)]
+    for _ in range(TRIES):
+        words = [str(word) for word in rng.choice(every, length)]
+        begun = [space.join(words[:n]) for n in range(length)]
+        text = begun[bisect_left(begun, length - 1, key=count)]
+        longer = [text + word for word in one if count(text + word) == length]
+        if count(text) != length - 1 or not longer:
+            continue
+        first = [w for w in one if count(longer[0] + w) == length + 1]
+        if min(len(first), len(longer)) < FEWEST_WORDS:
+            continue
+        ends = [longer[0] + word for word in first[: session.plan.at_edges]]
+        yield longer[0], ends
+        scores = [reply.log_p for reply in session.ask.score_texts(ends)]
+        likeliest = first[int(np.argmax(scores))]
+        yield text, [t + likeliest for t in longer[: session.plan.at_edges]]
+        return
 
 
 def _cut(text: str, cuts: Sequence[int], number: int) -> list[Pair]:

@@ -141,6 +141,13 @@ class Backend(Protocol):
             sample: By chance at temperature 1, or greedily.
         """
 
+    @property
+    def window(self) -> int | None:
+        """The tokens that are read at once; None: the model does not say."""
+
+    def count_tokens(self, text: str) -> int:
+        """Count the tokens of a text, if there is a window."""
+
     def reopened(self, **changes: str) -> Backend:
         """Open the model anew with some arguments changed."""
 
@@ -284,6 +291,8 @@ class Plan:
     """Of options of larger sets."""
     code_points: int = 60
     splits: int = 8
+    at_edges: int = 32
+    """Words that are tried at each edge of a window."""
     followers: int = 3
     """Continuations that must not move what is before them."""
     texts: int = 4
@@ -333,10 +342,11 @@ class Plan:
         """Requests a part, if the scorer refuses none."""
         lists = self.contexts * (self.width + self.written)
         ended = self.texts * (self.width + self.written)
+        edges = 2 * (3 * self.at_edges + 2)
         return {
             "normalization": lists + self.draws + 2 * self.code_points,
             "causality": 2 * self.contexts * self.followers + 5 * self.texts,
-            "chain": 9 * self.splits + 2 * self.texts + ended + 40,
+            "chain": 9 * self.splits + 2 * self.texts + ended + edges + 40,
             "sameness": 15 * (self.mixed + self.texts) + 3 * self.texts,
             "units": 2 * self.texts + 24,
             "samples": self.samples

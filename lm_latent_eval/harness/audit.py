@@ -113,6 +113,18 @@ class Model:
         known = [name for name in FLOATS if name in shown]
         return max(known, key=lambda name: torch.finfo(FLOATS[name]).eps, default=None)
 
+    @property
+    def window(self) -> int | None:
+        """The tokens that a backend of tokens reads at once; None: it does not say."""
+        length = getattr(self.lm, "max_length", None)
+        encodes = callable(getattr(self.lm, "tok_encode", None))
+        ours = isinstance(self.lm, Backend)
+        return int(length) if isinstance(length, int) and encodes and not ours else None
+
+    def count_tokens(self, text: str) -> int:
+        """Count the tokens of a text."""
+        return len(self.lm.tok_encode(text))
+
     def reopened(self, **changes: str) -> Model:
         """Open it anew with other arguments.
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,10 +14,12 @@ import pytest
 
 from lm_latent_eval import cli
 from lm_latent_eval.audit import verdict
+from lm_latent_eval.audit.chain import chain_rule
 from lm_latent_eval.audit.outputs import samples
 from lm_latent_eval.audit.run import REFUSED, TRIED, audit, page
 from lm_latent_eval.audit.sameness import sameness
 from lm_latent_eval.audit.session import (
+    TEXTS,
     TOLERANCE,
     Answered,
     OverBudgetError,
@@ -69,6 +72,61 @@ class Closed:
 
     def write(self, contexts, *, tokens, sample):
         return [" the"] * len(contexts)
+
+
+class Windowed:
+    """Words that contexts only confuse; windows may lose the token at their edge."""
+
+    window = 50
+
+    def __init__(self, lost):
+        self.lost = lost
+        counts = Counter(word for text in TEXTS for word in text.split())
+        self.log_p = {w: math.log(n / counts.total()) for w, n in counts.items()}
+
+    def count_tokens(self, text):
+        return len(text.split())
+
+    def cost(self, text):
+        return [self.log_p.get(word, math.log(1e-4)) for word in text.split()]
+
+    def score(self, pairs):
+        confuses = [0.1 * self.count_tokens(context) for context, _ in pairs]
+        return [
+            Reply(sum(self.cost(rest)) - more)
+            for (_, rest), more in zip(pairs, confuses, strict=True)
+        ]
+
+    def score_texts(self, texts):
+        return [Reply(sum(map(self.of_window, *self.windows(t)))) for t in texts]
+
+    def windows(self, text):
+        costs = self.cost(text)
+        starts = range(0, len(costs), self.window)
+        return [costs[n : n + self.window] for n in starts], starts, [len(costs)] * 99
+
+    def of_window(self, costs, start, length):
+        forgotten = 1.0 * (start > 0)
+        if self.lost == "first" and start:
+            costs = costs[1:]
+        if self.lost == "last" and start + self.window < length:
+            costs = costs[:-1]
+        return sum(costs) - forgotten
+
+    def write(self, contexts, *, tokens, sample):
+        return None
+
+
+@pytest.mark.parametrize("lost", [None, "first", "last"])
+def test_a_token_that_is_lost_at_the_edge_of_a_window_is_noticed(lost):
+    """Although nothing long before a word helps to predict it."""
+    session = Session(Requester(Windowed(lost)), Kind.TOKENS)
+    [found] = [f for f in chain_rule(session) if f.item is verdict.EXCESS]
+    if lost is None:
+        assert found.verdict is Verdict.HOLDS and "50 tokens" in found.detail
+    else:
+        assert found.verdict is Verdict.FAILS
+        assert found.detail.startswith("at the edge of a window of 50 tokens")
 
 
 def test_unknown_words_are_one_word():
