@@ -25,7 +25,6 @@ from lm_latent_eval.scoring.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lm_latent_eval.report.compare import Asked
     from lm_latent_eval.report.units import Run
 
 TABLE = ".csv"
@@ -93,20 +92,6 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def comparing(args: argparse.Namespace) -> Asked:
-    """Read it back.
-
-    Raises:
-        ValueError: If the points are none.
-    """
-    from lm_latent_eval.options import positive
-    from lm_latent_eval.report.compare import Asked
-
-    if args.power is not None:
-        positive("--power", args.power)
-    return Asked(args.cluster, args.power)
-
-
 def read_sides(
     paths: Sequence[str], args: argparse.Namespace
 ) -> tuple[dict[str, str], dict[str, list[list[Run]]]]:
@@ -115,16 +100,17 @@ def read_sides(
     Raises:
         ValueError: If there are too many, one stands twice, or one cannot be read.
     """
-    from lm_latent_eval.report.csv_file import BETTER, MOST_SIDES, Declared, read_table
+    from lm_latent_eval.options import one_of, positive
+    from lm_latent_eval.report.csv_file import BETTER, MOST_SIDES, read_table
 
+    if args.power is not None:
+        positive("--power", args.power)
     if len(paths) == 1 and paths[0].endswith(TABLE):
-        from lm_latent_eval.options import one_of
-
         better = args.better and one_of("--better", args.better, BETTER)
         columns = tuple(args.columns.split(",")) if args.columns else ()
-        found = read_table(Path(paths[0]), Declared(columns, better))
-        labels = {name: f"{paths[0]}, column {name}" for name in found}
-        return labels, {name: [run] for name, run in found.items()}
+        tables = read_table(Path(paths[0]), columns, better)
+        labels = {name: f"{paths[0]}, column {name}" for name in tables}
+        return labels, {name: [tasks] for name, tasks in tables.items()}
     warn_of_idle(args, ("columns", "better"), f"no side is a table ({TABLE})")
     if len(paths) > MOST_SIDES:
         raise ValueError(f"{len(paths)} given: at most {MOST_SIDES} results")
@@ -160,7 +146,7 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from lm_latent_eval.report.compare import ERRORS, as_text, compare, more, rows
+    from lm_latent_eval.report.compare import ERRORS, as_text, compare, power, rows
     from lm_latent_eval.report.compare.sides import NONE
     from lm_latent_eval.report.tables import frame, one_line, rendered
 
@@ -172,7 +158,6 @@ def _compare(args: argparse.Namespace) -> None:
     kind = read_format(args)
     if args.page:
         not_read(args.page, [run for side in args.sides for run in runs(side)])
-    asked = comparing(args)
     scored = [_is_checkpoint(run) for side in args.sides for run in runs(side)]
     if all(scored) and args.cluster not in (None, NONE):
         raise ValueError(
@@ -193,19 +178,20 @@ def _compare(args: argparse.Namespace) -> None:
         warn_of_idle(args, ("metric",), "there are no questions")
     elif args.sides[0].endswith(TABLE):
         warn_of_idle(args, ("metric",), f"a table ({TABLE}) has one number a side")
-    found = compare(sides, asked)
-    wanted = [] if args.power is None else [more(each, args.power) for each in found]
+    compared = compare(sides, args.cluster)
+    points = args.power
+    powers = [] if points is None else [power(each, points) for each in compared]
     if kind != "text":
-        print(rendered(frame(rows(found, wanted)), kind, ERRORS))
+        print(rendered(frame(rows(compared, powers)), kind, ERRORS))
     else:
-        said = [f"{name}: {side}" for name, side in labels.items() if name != side]
-        print("\n".join([*said, "", as_text(found)] if said else [as_text(found)]))
-        for each in wanted:
-            print(f"\n{one_line(str(each))}")
+        names = [f"{name}: {side}\n" for name, side in labels.items() if name != side]
+        print("".join([*names, "\n" * bool(names), as_text(compared)]))
+        for each in powers:
+            print(f"\n{one_line(each.sentence)}")
     if args.page:
         from lm_latent_eval.report import page
 
-        page.write(sides, labels, args.page, asked=asked)
+        page.write(sides, labels, args.page, cluster=args.cluster, points=points)
 
 
 def runs(side: str) -> list[Path]:
@@ -286,8 +272,11 @@ def add_report(commands: Commands, summary: str) -> None:
 def _report(args: argparse.Namespace) -> None:
     from lm_latent_eval.report import page
 
-    asked = comparing(args)
     not_read(args.output, [run for side in args.results for run in runs(side)])
     labels, sides = read_sides(args.results, args)
-    page.write(sides, labels, args.output, args.figures, asked)
+    page.write(
+        *(sides, labels, args.output, args.figures),
+        cluster=args.cluster,
+        points=args.power,
+    )
     print(f"wrote {args.output}")

@@ -118,7 +118,7 @@ def _export(args: argparse.Namespace) -> None:
     options = {name for names in _EXPORTS.values() for name in names}
     idle = options - {*_EXPORTS[args.to]}
     warn_of_idle(args, idle, f"--to {args.to} has no place for it")
-    runs = read(args.results, fields=False)
+    runs = read(args.results)
     if args.to == "hf-eval-results":
         written = hub.export_results(runs, args.output, args.task_id)
     elif args.to == "model-card":

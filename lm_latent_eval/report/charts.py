@@ -111,20 +111,6 @@ def lines(series: Series, names: Sequence[str], x: str, y: str) -> Figure:
     return figure
 
 
-def points(series: Series, names: Sequence[str], x: str, y: str) -> Figure:
-    """Draw a cloud of points a model, over logarithmic axes; none has y below 1."""
-    with _axes() as (figure, axes):
-        for name, some in series.items():
-            colour, mark = _looks(name, names)
-            across, up = zip(*some, strict=True)
-            axes.scatter(
-                *(across, up, 14), color=colour, marker=mark, alpha=0.6, label=name
-            )
-        axes.set_ylim(0.95, axes.get_ylim()[1] * 1.1)
-        _finish(axes, x, y, logarithmic="xy")
-    return figure
-
-
 def surprisal(words: DataFrame) -> Figure:
     """Draw the surprisal of the words of a text, in bits, with 95 % intervals.
 

@@ -6,16 +6,16 @@ questions earned, and the caller says which direction is better.
 
 from __future__ import annotations
 
-import csv
 import io
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from lm_latent_eval.options import whole
-from lm_latent_eval.report.units import Run, answered, number, of_answers
+from lm_latent_eval.report.units import Run, finite, of_answers
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record, checked_answer
 from lm_latent_eval.text.files import digest, numbered_lines
@@ -25,74 +25,73 @@ ABOUT = ("id", "task", "cluster", "repeat", "bytes", "words", "text")
 TASK = "scores"
 """Name of the task where there is no column of tasks."""
 MOST_SIDES = 26
+"""Largest number of sides that are compared."""
 BETTER = ("higher", "lower")
+"""Directions of scores of questions."""
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What the caller says of a table."""
-
-    columns: tuple[str, ...] = ()
-    """Columns of models; none: not declared."""
-    better: str | None = None
-    """Which scores of questions are better, ``higher`` or ``lower``."""
-
-
-def read_table(path: Path, declared: Declared) -> dict[str, list[Run]]:
+def read_table(
+    path: Path, models: Sequence[str] = (), better: str | None = None
+) -> dict[str, list[Run]]:
     """Read the sides of a table: name -> its runs, a task each.
+
+    Args:
+        path: The file.
+        models: Columns of models.
+        better: Which scores of questions are better, ``higher`` or ``lower``.
 
     Raises:
         ValueError: If columns or direction are not declared, there are fewer than two
             or too many, or a cell is no number.
     """
-    head, *rows = _cells(path) or [[]]
-    names = _columns(path, head, declared)
-    table = _checked(path, head, rows)
-    likelihoods = "bytes" in head
-    known = [name for name in head if name not in names]
-    fields = [
-        {name: cell for name, cell in row.items() if cell}
-        for row in table[known].to_dict("records")
-    ]
-    found: dict[str, dict[str, list[Any]]] = {name: {} for name in names}
-    places: dict[str, list[int]] = {}
-    for place, row in enumerate(table.to_dict("records")):
-        task = row.get("task", TASK)
-        places.setdefault(task, []).append(place)
+    table = _cells(path)
+    _check_columns(path, [*table.columns], models, better)
+    tasks = table["task"] if "task" in table else pd.Series(TASK, table.index)
+    sides = {name: list[Run]() for name in models}
+    for task, rows in table.groupby(tasks, sort=False):
+        for name in models:
+            sides[name].append(_run(path, task, name, rows, models, better))
+    return sides
+
+
+def _run(
+    path: Path,
+    task: Hashable,
+    name: str,
+    table: pd.DataFrame,
+    models: Sequence[str],
+    better: str | None,
+) -> Run:
+    """Return a model's scores in one task."""
+    settings: dict[str, Any] = {"model": name, "estimator": "exact"}
+    answers, rows = list[Answer](), list[dict[str, Any]]()
+    about = table.drop(columns=[*models]).to_dict("records")
+    for n, cell, row in zip(table.index, table[name], about, strict=True):
         try:
-            for name in names:
-                value = number(name, row[name])
-                made = (
-                    _likelihood(place, value, row)
-                    if likelihoods
-                    else answered(
-                        row.get("id", str(place + 2)),
-                        value,
-                        repeat=whole("repeat", row.get("repeat", 0), 0),
-                        fields=fields[place],
-                    )
-                )
-                found[name].setdefault(task, []).append(made)
+            score = finite(name, cell)
+            if "bytes" in row:
+                answers.append(_likelihood(n, score, row))
+            repeat = whole("repeat", row.get("repeat", 0), 0)
         except ValueError as err:
-            raise ValueError(f"{path}, row {place + 2}: {err}") from err
-
-    def run(name: str, task: str) -> Run:
-        settings: dict[str, Any] = {"model": name, "estimator": "exact"}
-        rows = found[name][task]
-        if not likelihoods:
-            lower = declared.better == "lower"
-            return Run(task, "score", settings, of_answers(rows), lower_is_better=lower)
-        settings |= {"strings_scored": True, "unk": "spelled"}
-        made = Run.of(Record(task, settings, rows), dict(enumerate(fields)))
-        if "id" in head:
-            made.units["name"] = table["id"].iloc[places[task]].to_list()
-        return made
-
-    return {name: [run(name, task) for task in places] for name in names}
+            raise ValueError(f"{path}, row {n + 2}: {err}") from err
+        fields = {column: cell for column, cell in row.items() if cell}
+        unit = {"unit": row.get("id", str(n + 2)), "score": score}
+        rows.append({**unit, "repeat": repeat, "fields": fields})
+    if not answers:
+        units, lower = of_answers(rows), better == "lower"
+        return Run(str(task), "score", settings, units, lower_is_better=lower)
+    settings |= {"strings_scored": True, "unk": "spelled"}
+    fields_of = dict(zip(table.index, (row["fields"] for row in rows), strict=True))
+    run = Run.of(Record(str(task), settings, answers), fields_of)
+    if "id" in table:
+        run.units["name"] = table["id"].to_list()
+    return run
 
 
-def _columns(path: Path, head: list[str], declared: Declared) -> tuple[str, ...]:
-    """Return the columns of models.
+def _check_columns(
+    path: Path, head: Sequence[str], models: Sequence[str], better: str | None
+) -> None:
+    """Check the columns of models.
 
     Raises:
         ValueError: If they or their direction are not declared, or not there.
@@ -105,61 +104,47 @@ def _columns(path: Path, head: list[str], declared: Declared) -> tuple[str, ...]
             )
     others = [name for name in head if name not in ABOUT]
     needed = []
-    if not declared.columns:
+    if not models:
         needed.append(f"which columns are models (--columns {','.join(others)[:200]})")
-    if "bytes" not in head and declared.better is None:
+    if "bytes" not in head and better is None:
         needed.append("which scores are better (--better higher, or lower)")
     if needed and len(others) > 1:
         raise ValueError(f"{path}: say {' and '.join(needed)}")
-    missing = [name for name in declared.columns if name not in others]
-    if missing or len({*head}) < len(head) or len({*declared.columns}) < 2:
+    missing = [name for name in models if name not in others]
+    if missing or len({*head}) < len(head) or len({*models}) < 2:
+        has = f"it has {', '.join(head)[:200] or 'none'}"
         raise ValueError(
             f"{path}: expected a head of different names with a column for each of two "
             f"models or more, besides {', '.join(ABOUT)}; "
-            + (
-                f"it has no {missing[0]}"
-                if missing
-                else f"it has {', '.join(head)[:200] or 'none'}"
-            )
+            + (f"it has no {missing[0]}" if missing else has)
         )
-    if len(declared.columns) > MOST_SIDES:
+    if len(models) > MOST_SIDES:
         raise ValueError(
-            f"{path}: {len(declared.columns)} columns of models: at most {MOST_SIDES}"
+            f"{path}: {len(models)} columns of models: at most {MOST_SIDES}"
         )
-    return declared.columns
 
 
-def _checked(path: Path, head: list[str], rows: list[list[str]]) -> pd.DataFrame:
-    """Return the cells as a table.
+def _cells(path: Path) -> pd.DataFrame:
+    """Read the cells of a table as strings; what a row lacks is empty.
 
     Raises:
-        ValueError: If there are none, or a row has more or fewer than the head.
+        ValueError: If there are none, or a row has more than the head.
     """
-    if not rows:
-        raise ValueError(f"{path} has a head and no rows")
-    for place, cells in enumerate(rows, start=2):
-        if len(cells) != len(head):
-            raise ValueError(
-                f"{path}, row {place}: {len(cells)} cells below a head of {len(head)}"
-            )
-    return pd.DataFrame(rows, columns=head)
-
-
-def _cells(path: Path) -> list[list[str]]:
-    """Read the rows of a table that are not blank."""
     text = "\n".join(line for _, line in numbered_lines(path, blank=True))
-    default = csv.field_size_limit(len(text) + 1)
     try:
-        return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    except csv.Error as err:
+        # The head as a row: pandas would rename columns that stand twice.
+        cells = pd.read_csv(io.StringIO(text), header=None, dtype=str, na_filter=False)
+    except ValueError as err:
         raise ValueError(
             f"{path} is no table of comma-separated values ({err})"
         ) from err
-    finally:
-        csv.field_size_limit(default)
+    if len(cells) < 2:
+        raise ValueError(f"{path} has a head and no rows")
+    table = cells[1:].reset_index(drop=True)
+    return table.set_axis(cells.iloc[0].tolist(), axis="columns")
 
 
-def _likelihood(place: int, log_p: float, row: dict[str, str]) -> Answer:
+def _likelihood(n: int, log_p: float, row: dict[str, str]) -> Answer:
     if log_p > 0:
         raise ValueError(
             f"{log_p:g} is above 0, which no log-likelihood of a text is. Is this a "
@@ -174,8 +159,8 @@ def _likelihood(place: int, log_p: float, row: dict[str, str]) -> Answer:
     return checked_answer(
         replace(
             answer,
-            index=place,
-            text=digest(row.get("id", str(place + 2))),
+            index=n,
+            text=digest(row.get("id", str(n + 2))),
             bytes=bytes_,
             words=words,
         )

@@ -18,7 +18,7 @@ from lm_latent_eval.models import MODELS, WRAPPERS, model_class
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers
 from lm_latent_eval.report.results import newest, read_records
-from lm_latent_eval.report.runs import is_of_others, read_begun
+from lm_latent_eval.report.runs import is_of_others, read_together
 from lm_latent_eval.report.tables import error, frame, one_line, rendered, shown
 from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import NAMED
@@ -150,7 +150,7 @@ def explain(results: Path) -> str:
                 f"--output_path {results}"
             ) from err
     try:
-        return "\n\n".join(_of_run(run) for run in read_begun(results))
+        return "\n\n".join(_of_run(run) for run in read_together([results]))
     except KeyError as err:
         raise ValueError(
             f"{results} does not say its {err}, on which numbers depend: give the file "

@@ -37,33 +37,34 @@ _SETTINGS = (
     *("target_stderr", "max_samples", "bounds"),
 )
 NO_WEIGHTS = "no log-weights in the record: run with --model_args log_weights=true"
-
+ERRORS = {"value": ("± over texts", "± Monte Carlo", "± as draws tell")}
+"""Columns with the errors of ``rows``."""
 
 T = TypeVar("T")
 
 
 class NoNumberError(ValueError):
-    """A task has no number of the kind that is asked for."""
+    """Error of a task that has no number of the requested kind."""
 
 
 def with_numbers(tasks: Iterable[Callable[[], T]]) -> list[T]:
-    """Return what is found of each task; one without a number is left out, by name.
+    """Return the result of each task; one without a number is left out, by name.
 
     Raises:
         NoNumberError: If no task has one.
     """
-    found: list[T] = []
+    results: list[T] = []
     without: list[NoNumberError] = []
     for task in tasks:
         try:
-            found.append(task())
+            results.append(task())
         except NoNumberError as err:
             without.append(err)
-    if without and not found:
+    if without and not results:
         raise without[0]
     for each in without:
         logger.warning("%s: the task is left out", each)
-    return found
+    return results
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ class Number:
     """A metric's value with its errors; each is None where it is not known."""
 
     value: float | str
-    """Or why there is none."""
+    """The value, or why there is none."""
     stderr: float | None = None
-    """Over texts or questions, the draws' part included."""
+    """Error over texts or questions, the draws' part included."""
     monte_carlo_stderr: float | None = None
-    """Of these texts: from draws of the latents, and what they may have missed."""
+    """Error on these texts: draws of the latents, and what they may have missed."""
     draws_stderr: float | None = None
-    """The same by the delta method, blind to missed latents."""
+    """Monte Carlo error by the delta method, blind to missed latents."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Unit:
     value: Callable[[float], float]
     """Conversion of nats a unit."""
     rate: Rates
-    """The same of a corpus, with errors."""
+    """Rate of a corpus, with errors."""
 
 
 RATES = {
@@ -106,19 +107,18 @@ def numbers(run: Run) -> dict[str, Number]:
     if not run.is_of_texts:
         means = run.units.groupby("unit", sort=False)["score"].mean()
         return {run.metric: _mean(means.tolist())} if len(means) else {}
-    foreign = "strings_scored" in run.settings
-    found = numbers_of(Totals(run.answers))
-    return {n: each for n, each in found.items() if not (foreign and "token" in n)}
+    metrics = _of_totals(Totals(run.answers))
+    if "strings_scored" in run.settings:  # tokens of other programs are not counted
+        return {name: n for name, n in metrics.items() if "token" not in name}
+    return metrics
 
 
-def numbers_of(totals: Totals) -> dict[str, Number]:
-    """Return the numbers of whole texts."""
+def _of_totals(totals: Totals) -> dict[str, Number]:
     names = [name for name in METRICS if not name.endswith("_stderr")]
     return {name: _number(name, totals) for name in names}
 
 
 def _mean(values: Sequence[float]) -> Number:
-    """Return a mean over questions."""
     several = torch.tensor(values, dtype=torch.float64)
     error = mean_stderr(several).item() if len(values) > 1 else None
     return Number(several.mean().item(), error)
@@ -139,23 +139,16 @@ def _number(name: str, totals: Totals) -> Number:
 
 
 def _accuracy(answers: Sequence[Answer]) -> dict[str, Number]:
-    right = {a.index: a.accuracy for a in answers if a.accuracy is not None}
-    if not right:
+    credits = {a.index: a.accuracy for a in answers if a.accuracy is not None}
+    if not credits:
         return {}
-    found = {"acc": _mean([*right.values()])}
     ties = {a.index for a in answers if a.tied and a.accuracy is not None}
-    return found | {"questions_tied": Number(len(ties))} if ties else found
-
-
-ERRORS = {"value": ("± over texts", "± Monte Carlo", "± as draws tell")}
-"""Columns with the errors of ``rows``."""
+    tied = {"questions_tied": Number(len(ties))} if ties else {}
+    return {"acc": _mean([*credits.values()]), **tied}
 
 
 def rows(run: Run) -> list[dict[str, Any]]:
-    """Return the numbers of a run as the rows of a table.
-
-    In the place of one that there is not stands why.
-    """
+    """Return the numbers of a run as rows of a table; a missing one says why."""
     return [
         {
             "task": run.task,
@@ -170,7 +163,7 @@ def rows(run: Run) -> list[dict[str, Any]]:
 
 
 def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is said beside numbers of how they were made, as far as it counts.
+    """Return the settings that a number depends on, to be printed beside it.
 
     Example:
         >>> stated({"estimator": "exact", "num_samples": 100, "unk": "spelled"})
@@ -189,56 +182,60 @@ def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def table(run: Run) -> str:
     """Return the numbers of a run for a terminal."""
-    documents = run.units["unit"].nunique()
+    metrics, documents = numbers(run), run.units["unit"].nunique()
+    sizes = None
     if run.answers:
         documents = len({answer.index for answer in run.answers})
-    found, size = numbers(run), ""
-    if "token_perplexity" in found:
+    if "token_perplexity" in metrics:
         tokens = sum(answer.tokens for answer in run.answers)
-        size = _size(tokens, sum(answer.bytes for answer in run.answers))
-    head = f"{run.task}: {documents:,} documents, {run.settings.get('model')}{size}"
-    head += _progress(documents, run.settings, finished=run.finished)
+        sizes = tokens, sum(answer.bytes for answer in run.answers)
     over = "± over texts" if run.is_of_texts else "± over questions"
-    return _table(head, run.settings, found, over)
+    head = _head(run.task, documents, run.settings, sizes, finished=run.finished)
+    return _table(head, run.settings, metrics, over)
 
 
 def table_of(settings: Mapping[str, Any], totals: Totals, *, finished: bool) -> str:
     """Return the numbers of a scored corpus for a terminal."""
-    size = _size(totals.total("tokens"), totals.total("bytes"))
-    head = f"{TASK}: {len(totals):,} documents, {settings.get('model')}{size}"
-    head += _progress(len(totals), settings, finished=finished)
-    return _table(head, settings, numbers_of(totals), "± over texts")
+    sizes = totals.total("tokens"), totals.total("bytes")
+    head = _head(TASK, len(totals), settings, sizes, finished=finished)
+    return _table(head, settings, _of_totals(totals), "± over texts")
 
 
-def _size(tokens: int, num_bytes: int) -> str:
-    return f", {tokens:,} predicted tokens, {num_bytes:,} bytes"
-
-
-def _progress(documents: int, settings: Mapping[str, Any], *, finished: bool) -> str:
-    shard = f" (shard {settings['shard']})" if "shard" in settings else ""
+def _head(
+    task: str,
+    documents: int,
+    settings: Mapping[str, Any],
+    sizes: tuple[int, int] | None,
+    *,
+    finished: bool,
+) -> str:
+    head = f"{task}: {documents:,} documents, {settings.get('model')}"
+    if sizes:
+        head += f", {sizes[0]:,} predicted tokens, {sizes[1]:,} bytes"
+    if shard := settings.get("shard"):
+        head += f" (shard {shard})"
     if finished:
-        return shard
-    of, only = settings.get("num_texts"), ""
+        return head
+    of = settings.get("num_texts")
     if isinstance(of, int) and documents < of and not shard:
-        only = f": only {documents:,} of {of:,} texts"
-    return f"{shard} (not finished{only})"
+        return f"{head} (not finished: only {documents:,} of {of:,} texts)"
+    return f"{head} (not finished)"
 
 
 def _table(
-    head: str, settings: Mapping[str, Any], found: Mapping[str, Number], over: str
+    head: str, settings: Mapping[str, Any], metrics: Mapping[str, Number], over: str
 ) -> str:
-    named = [f"{name}={value}" for name, value in stated(settings).items()]
     cells = [["", "", over, "± Monte Carlo", "± as draws tell"]]
-    for name, number in found.items():
+    for name, number in metrics.items():
         if isinstance(number.value, str):
             cells.append([name, number.value])
             continue
         errors = (number.stderr, number.monte_carlo_stderr, number.draws_stderr)
-        told = [*map(error, errors)]
-        if name not in RATES and number.stderr is None:
-            told = ["", "", ""]
+        has_error = name in RATES or number.stderr is not None
+        told = [*map(error, errors)] if has_error else ["", "", ""]
         cells.append([name, written(name, number), *told])
-    about = " ".join([f"checkpoint {settings.get('checkpoint')}", *named])
+    how = [f"{name}={value}" for name, value in stated(settings).items()]
+    about = " ".join([f"checkpoint {settings.get('checkpoint')}", *how])
     lines = [head, f"  {about}", *aligned(cells, right=True)]
     return "\n".join(map(one_line, lines))
 
@@ -252,52 +249,48 @@ def written(name: str, number: Number) -> str:
     return shown(number.value, number.stderr, number.monte_carlo_stderr)
 
 
-MOST_SHOWN = 3
-
-
 def calibration_table(
-    found: Calibration, settings: Mapping[str, Any], asked: int
+    calibration: Calibration, settings: Mapping[str, Any], requested: int
 ) -> str:
-    """Return the numbers, and the sentence that they come to.
+    """Return the numbers of a calibration, and the sentence that they come to.
 
     Args:
-        found: What was measured.
-        settings: How texts were scored: a scorer's ``fingerprint``.
-        asked: How many texts were drawn, of which some may not have ended.
+        calibration: Gaps between estimates and log p.
+        settings: The scorer's ``fingerprint``.
+        requested: Number of texts to draw, of which some may not have ended.
     """
-    texts = found.texts
-    left_out = asked - len(texts)
+    texts, gap, half_width = calibration.texts, calibration.gap, calibration.half_width
     tokens = sum(text.num_tokens for text in texts)
     lower = statistics.fmean(text.estimate.log_evidence for text in texts)
     how = f"{settings['estimator']}, num_samples={settings['num_samples']}"
-    widest = sorted(texts, key=lambda text: -text.gap)[:MOST_SHOWN]
     head = f"{len(texts):,} texts drawn from the model, {tokens:,} predicted tokens"
-    if left_out:
+    if left_out := requested - len(texts):
         head += f"; {left_out:,} others did not end in time and are left out"
-    mean, apart = "apart (mean)", shown(found.gap)
-    if found.is_told:
-        mean = "apart (mean, 95 %)"
-        apart = f"{shown(found.gap, found.half_width)} ± {error(found.half_width)}"
-    gaps = ", ".join(shown(text.gap) for text in widest)
+    apart = ["apart (mean)", shown(gap)]
+    if calibration.is_told:
+        apart = [
+            "apart (mean, 95 %)",
+            f"{shown(gap, half_width)} ± {error(half_width)}",
+        ]
+    widest = sorted((text.gap for text in texts), reverse=True)[:3]
     cells = [
         [f"log p, estimated ({how})", shown(lower), "nats a text"],
-        ["log p, bounded from above", shown(lower + found.gap), "nats a text"],
-        [mean, apart, "nats a text"],
-        ["median of the printed errors", error(found.printed), "nats"],
-        ["texts without an error", f"{found.unknown}", ""],
-        ["widest gaps", gaps, "nats"],
+        ["log p, bounded from above", shown(lower + gap), "nats a text"],
+        [*apart, "nats a text"],
+        ["median of the printed errors", error(calibration.printed), "nats"],
+        ["texts without an error", f"{calibration.unknown}", ""],
+        ["widest gaps", ", ".join(map(shown, widest)), "nats"],
     ]
-    most = max(found.gap + found.half_width, 0.0)
     sentence = (
         f"On texts of this model, estimates by {how} are on average at most "
-        f"{shown(most)} nats a text too low (95 %)."
+        f"{shown(max(gap + half_width, 0.0))} nats a text too low (95 %)."
     )
-    if found.is_exact:
+    if calibration.is_exact:
         sentence = (
             f"Estimates of these {len(texts):,} texts are exact. Of texts whose "
             "estimates are not they say nothing: longer ones may be such."
         )
-    elif not found.is_told:
+    elif not calibration.is_told:
         sentence = (
             f"These {len(texts):,} texts do not tell how far others are apart: give "
             "more --texts (10 that end in time at least)."

@@ -18,33 +18,30 @@ import torch
 import lm_latent_eval
 from lm_latent_eval.estimators import Bound, log_grid, sample_size_curve
 from lm_latent_eval.estimators.paired import PairedDifference
-from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.files import write_text
 from lm_latent_eval.report import charts
 from lm_latent_eval.report.compare import (
-    Asked,
     Comparison,
     Side,
     compare,
     described,
-    more,
+    power,
     rank,
+    standings,
 )
-from lm_latent_eval.report.compare.analysis import texts_of
-from lm_latent_eval.report.compare.sides import bits
+from lm_latent_eval.report.compare.analysis import by_task
+from lm_latent_eval.report.compare.sides import bits, sampling_errors, text_of
 from lm_latent_eval.report.compare.tasks import first_of_tasks
 from lm_latent_eval.report.compare.text import (
     BOUNDS,
     ERRORS,
     RANKED,
     better_of,
-    by_task,
     difference_of,
-    pair_of,
+    rows_of_tasks,
     span,
-    standing_rows,
+    texts_of,
 )
-from lm_latent_eval.report.compare.texts import text_of
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import RATES, numbers
 from lm_latent_eval.report.tables import error, frame, one_line, readable
@@ -56,11 +53,13 @@ from lm_latent_eval.scoring.totals import Totals
 WORST = 20
 """Documents shown."""
 SHOWN = 80
-"""Characters that are shown of a text."""
+"""Characters of a text that are shown."""
 FLAT = 1.1
-"""Times the least effective sample size that the largest one is, where they differ."""
+"""Ratio of the largest to the least effective sample size from which on they differ."""
 
 Sides = Mapping[str, Sequence[Sequence[Run]]]
+Part = dict[str, Any]
+"""Part of the page on a task."""
 
 
 def write(
@@ -68,7 +67,9 @@ def write(
     labels: Mapping[str, str],
     output: Path,
     figures: Path | None = None,
-    asked: Asked | None = None,
+    *,
+    cluster: str | None = None,
+    points: float | None = None,
 ) -> None:
     """Write the page.
 
@@ -77,71 +78,81 @@ def write(
         labels: Name -> where they are from.
         output: The file.
         figures: A folder for the charts as PNG, SVG and PDF; None writes none.
-        asked: What to compare; None is all by itself.
+        cluster: Field that names what texts are part of, see ``find_clusters``.
+        points: Points whose power is told; None: it is not.
 
     Raises:
         ValueError: If there is nothing to show.
         ModuleNotFoundError: If matplotlib is missing; says how to install it.
     """
-    asked = asked or Asked()
+    of_tasks: dict[str, dict[str, list[Run]]] = {}
+    for name, runs in sides.items():
+        for run in runs:
+            for task, each in first_of_tasks(run).items():
+                of_tasks.setdefault(task, {}).setdefault(name, []).append(each)
+    compared: list[Comparison] = []
+    tasks = []
+    for task, runs_of in of_tasks.items():
+        of_task = {name: [[run] for run in runs] for name, runs in runs_of.items()}
+        pairs, refused = _compared(of_task, cluster)
+        tasks.append(_task(task, runs_of, pairs, points) | {"refused": refused})
+        compared += pairs
+    # In groups of tasks, whose tasks are clusters.
+    every, _ = _compared(sides, cluster)
+    groups = by_task([e for e in every if e.task not in {c.task for c in compared}])
+    whole = [*(each for pairs in groups.values() for each in pairs), *compared]
+    several = len(by_task(whole)) > 1
     source = files(__package__).joinpath("page.html").read_text("utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
-    compared: list[Comparison] = []
-    tasks = [
-        _task(name, some, asked, compared) for name, some in _by_task(sides).items()
-    ]
-    groups = _groups(sides, asked, compared)
-    whole = [*groups, *compared]
-    several = len({each.task for each in whole}) > 1
     page = environment.from_string(source).render(
         version=lm_latent_eval.__version__,
         date=_day(datetime.now(UTC)),
         models=[_about(name, runs, labels.get(name)) for name, runs in sides.items()],
-        overview=_filled(by_task(whole)) if several else [],
-        standings=standing_rows(whole) if several else [],
+        overview=rows_of_tasks(whole) if several else [],
+        standings=standings(whole) if several else [],
         ranked=RANKED,
-        tasks=[*_of_groups(groups, asked), *tasks],
+        tasks=[*(_verdicts(*group, points) for group in groups.items()), *tasks],
         cells=_cells,
         svg=charts.svg,
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, page)
     if figures:
-        for task in tasks:
-            for each in (task["picture"], *task.get("charts", ())):
-                if each["drawn"]:
-                    name = f"{task['name']} {each['title']}".lower()
-                    charts.save(each["drawn"], figures / re.sub(r"[^\w.]+", "-", name))
+        for part in tasks:
+            for chart in part["charts"]:
+                name = f"{part['name']} {chart['title']}".lower()
+                charts.save(chart["drawn"], figures / re.sub(r"[^\w.]+", "-", name))
 
 
 def _about(
     name: str, runs: Sequence[Sequence[Run]], label: str | None
 ) -> dict[str, str]:
-    """Return what a model is called, where its runs are from, and of what day."""
-    settings = [run.settings for some in runs for run in some]
+    """Return a model's name, where its runs are from, and their days and versions."""
+    settings = [run.settings for tasks in runs for run in tasks]
     days = {
-        _day(datetime.fromtimestamp(float(said["date"]), UTC))
-        for said in settings
-        if isinstance(said.get("date"), int | float)
+        _day(datetime.fromtimestamp(float(each["date"]), UTC))
+        for each in settings
+        if isinstance(each.get("date"), int | float)
     }
     versions = {
         f"lm_latent_eval {v}" for s in settings if (v := s.get("lm_latent_eval"))
     }
-    told = [*sorted(days), *sorted(versions)]
-    return {"name": name, "label": label or "", "told": ", ".join(told)}
+    told = ", ".join([*sorted(days), *sorted(versions)])
+    return {"name": name, "label": label or "", "told": told}
 
 
 def _day(when: datetime) -> str:
     return f"{when:%Y-%m-%d}"
 
 
-def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[tuple[Any, str]]]:
-    """Return the cells of rows with what is shown of them.
+def _cells(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], Any]:
+    """Return the columns that are not empty, and their cells with the words shown.
 
     A number has the decimals of its own error: a column that begins with ``±`` has the
     errors of the one before.
     """
     table = frame(rows)
+    table = table.loc[:, ~table.map(lambda cell: cell in (None, "", UNKNOWN)).all()]
     before, errors = "", dict(ERRORS)
     for name in table.columns:
         if not name.startswith("±"):
@@ -149,144 +160,103 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[tuple[Any, str]]]:
         elif before not in ERRORS:
             errors[before] = (*errors.get(before, ()), name)
     told = readable(table, errors).to_numpy()
-    values = table.astype(object).where(table.notna(), None).to_numpy()
-    return [[*zip(*pair, strict=True)] for pair in zip(values, told, strict=True)]
-
-
-def _by_task(sides: Sides) -> dict[str, dict[str, list[Run]]]:
-    found: dict[str, dict[str, list[Run]]] = {}
-    for name, runs in sides.items():
-        for run in runs:
-            for task, each in first_of_tasks(run).items():
-                found.setdefault(task, {}).setdefault(name, []).append(each)
-    return found
-
-
-def _groups(
-    sides: Sides, asked: Asked, known: Sequence[Comparison]
-) -> list[Comparison]:
-    """Compare in groups of tasks, whose tasks are clusters."""
-    try:
-        found = compare(sides, asked) if len(sides) > 1 else []
-    except ValueError:  # said of the task that it is about
-        return []
-    return [each for each in found if each.task not in {one.task for one in known}]
-
-
-def _of_groups(found: Sequence[Comparison], asked: Asked) -> list[dict[str, Any]]:
-    groups: dict[str, list[Comparison]] = {}
-    for each in found:
-        groups.setdefault(each.task, []).append(each)
-    return [
-        {"name": name, "models": [], **_verdicts(some, asked)}
-        for name, some in groups.items()
+    cells = [
+        [*zip(*pair, strict=True)] for pair in zip(table.to_numpy(), told, strict=True)
     ]
+    return [*table.columns], cells
+
+
+def _compared(sides: Sides, cluster: str | None) -> tuple[list[Comparison], str]:
+    """Compare sides; return why not, where they do not compare."""
+    try:
+        return (compare(sides, cluster) if len(sides) > 1 else []), ""
+    except ValueError as err:
+        return [], str(err)
 
 
 def _task(
-    task: str, sides: dict[str, list[Run]], asked: Asked, every: list[Comparison]
-) -> dict[str, Any]:
-    """Return the part on a task, and add its comparisons to ``every`` one."""
-    compared: list[Comparison] = []
-    refused = ""
-    if len(sides) > 1:
-        runs = {name: [[run] for run in some] for name, some in sides.items()}
-        try:
-            compared = compare(runs, asked)
-        except ValueError as err:
-            refused = str(err)
-    every += compared
-    apart = {
-        name if len(some) == 1 else f"{name}, run {number}": run
-        for name, some in sides.items()
-        for number, run in enumerate(some, start=1)
+    task: str,
+    sides: dict[str, list[Run]],
+    compared: list[Comparison],
+    points: float | None,
+) -> Part:
+    runs = {
+        name if len(several) == 1 else f"{name}, run {n}": run
+        for name, several in sides.items()
+        for n, run in enumerate(several, start=1)
     }
-    kept = [Side.of(name, [run]) for name, run in apart.items()]
-    rows = [
-        _model(each, run, kept) for each, run in zip(kept, apart.values(), strict=True)
-    ]
-    part = {
-        "name": task,
-        "models": _filled(rows),
-        **_verdicts(compared, asked),
-        "refused": refused,
-    }
-    if not all(run.is_of_texts for run in apart.values()):
-        return part
-    drawn = [*_charts(apart)]
-    if part["picture"]["drawn"] is None:
-        part["picture"], *drawn = drawn
-    return {
-        **part,
-        "charts": drawn,
-        "worst": _filled(_worst(apart)),
-        "gaps": [_gap(each) for each in compared],
-    }
+    apart = [Side(name, [run]) for name, run in runs.items()]
+    part = _verdicts(task, compared, points)
+    part["models"] = [_model(side, apart) for side in apart]
+    if all(run.is_of_texts for run in runs.values()):
+        part["charts"] += _charts(runs)
+        part["worst"] = _worst(runs)
+        part["gaps"] = [_gap(each) for each in compared]
+    return part
 
 
-def _filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out columns in which no row has anything."""
-    names = [
-        name
-        for name in dict.fromkeys(name for row in rows for name in row)
-        if any(row.get(name) not in (None, "", UNKNOWN) for row in rows)
-    ]
-    return [{name: row.get(name) for name in names} for row in rows]
-
-
-def _verdicts(compared: Sequence[Comparison], asked: Asked) -> dict[str, Any]:
+def _verdicts(task: str, compared: Sequence[Comparison], points: float | None) -> Part:
     """Return the first screen of a task: verdicts, confidence and chart."""
     ranks = rank(compared)
-    wanted = [] if asked.power is None else [more(e, asked.power) for e in compared]
-    picture: dict[str, Any] = {"title": "Differences", "drawn": None}
+    drawn = []
     if compared:
+        first = compared[0]
+        what = f"clusters of {first.units}" if first.in_clusters else first.units
+        points_of = ", percentage points" if first.is_share else ""
         bands = [_band(each) for each in compared]
-        picture["drawn"] = charts.intervals(bands, _scale(compared[0]))
-        picture["note"] = _band_note(compared)
+        chart = {
+            "title": "Differences",
+            "drawn": charts.intervals(bands, f"{first.metric}{points_of}"),
+            "note": f"Band: 95 % of {what} drawn again, draws included, all pairs "
+            "together.",
+        }
+        drawn = [chart]
+    verdicts = [each.verdict for each in compared]
+    wanted = [] if points is None else [power(each, points) for each in compared]
     return {
-        "says": [each.verdict for each in ranks] or [e.verdict for e in compared],
-        "more": [str(each) for each in wanted],
-        "verdicts": [each.verdict for each in compared] if ranks else [],
+        "name": task,
+        "says": [each.verdict for each in ranks] or verdicts,
+        "more": [each.sentence for each in wanted],
+        "verdicts": verdicts if ranks else [],
         "ranking": [
             {"model": name, each.metric: value, "not told apart": each.letters[name]}
             for each in ranks
             for name, value in each.models
         ],
-        "picture": picture,
-        "differences": _filled([_difference(each) for each in compared]),
+        "charts": drawn,
+        "differences": [_difference(each) for each in compared],
         "notes": [*dict.fromkeys(note for each in compared for note in each.notes)],
     }
 
 
 def _difference(each: Comparison) -> dict[str, Any]:
     """Return a row of the table of differences: first what decides."""
-    d, a = each.difference, each.clusters
+    d, clusters = each.difference, each.in_clusters
     return {
-        "difference of": pair_of(each),
+        "difference of": each.pair,
         each.metric: difference_of(each),
         "at 95 %": span(each),
         "better": better_of(each),
         "over draws": f"± {error(d.draws_stderr)}",
-        "over texts" if each.answers is None else "over questions": (
-            f"± {error(d.texts_stderr)}"
-        ),
-        "p": error(each.p_value if each.adjusted is None else each.adjusted),
-        each.units: f"{d.num_texts:,}" + (f", {a}" if a else ""),
+        f"over {each.units}": f"± {error(d.texts_stderr)}",
+        "p": error(each.p),
+        each.units: f"{d.num_texts:,}" + (f", {clusters}" if clusters else ""),
     }
 
 
-def _band_note(compared: Sequence[Comparison]) -> str:
-    what = compared[0].units
-    if compared[0].clusters:
-        what = f"clusters of {what}"
-    return f"Band: 95 % of {what} drawn again, draws included, all pairs together."
+def _band(each: Comparison) -> charts.Band:
+    value, (low, high) = each.difference.value, each.interval
+    if math.isinf(high - low):  # too few texts for an interval
+        low = high = value
+    scale = 100 if each.is_share else 1
+    return each.pair, scale * value, (scale * low, scale * high), None
 
 
 def _gap(each: Comparison) -> dict[str, Any]:
     """Return where a difference is: the texts that have most of it."""
     total = math.fsum(each.parts["bits"])
     return {
-        "pair": pair_of(each),
+        "pair": each.pair,
         "texts": [
             {
                 "document": _named(part.name, part.text),
@@ -306,113 +276,81 @@ def _named(name: str, text: str) -> str:
     return f"{name}: {one_line(shorten(text, SHOWN, placeholder=' ...'))}"
 
 
-def _model(side: Side, run: Run, others: Sequence[Side]) -> dict[str, Any]:
+def _model(side: Side, others: Sequence[Side]) -> dict[str, Any]:
     """Return a row of the table of models, by column."""
+    [run] = side.runs
     what = described(side, others) + ("" if run.finished else ", not finished")
     row: dict[str, Any] = {"model": side.name}
-    found = numbers(run)
+    metrics = numbers(run)
     if not run.is_of_texts:
-        for name, number in [*found.items()][:1]:  # none where nothing is judged
+        for name, number in [*metrics.items()][:1]:  # none where nothing is judged
             metric = "accuracy" if name == "acc" else name
             row |= {metric: number.value, "± questions": number.stderr}
         answers = None if run.answers else len(run.units)
         return row | {"answers": answers, "what": what}
     for metric in ("bits_per_byte", "word_perplexity"):
-        number = found[metric]
+        number, short = metrics[metric], metric.split("_")[0]
         row |= {
             metric.replace("_", " "): number.value,
-            f"± texts, of {metric.split('_')[0]}": number.stderr,
-            f"± Monte Carlo, of {metric.split('_')[0]}": number.monte_carlo_stderr,
+            f"± texts, of {short}": number.stderr,
+            f"± Monte Carlo, of {short}": number.monte_carlo_stderr,
         }
-    row["bound"] = BOUNDS[Bound.weakest(a.estimate.bound for a in run.answers)]
-    if _sizes_differ(run):
-        for metric, short in (
-            ("effective_samples_median", "effective samples, median"),
-            ("effective_samples_minimum", "effective samples, least"),
-            ("share_pareto_k_above_0.7", "Pareto k > 0.7"),
-        ):
-            row[short] = found[metric].value
+    row["bound"] = BOUNDS[side.bound]
+    # Effective sizes of a few passes that are alike are all as many as the passes.
+    sizes = [answer.estimate.effective_sample_size for answer in run.answers]
+    drawn = [size for size in sizes if size is not None]
+    if drawn and max(drawn) > FLAT * min(drawn):
+        row["effective samples, median"] = metrics["effective_samples_median"].value
+        row["effective samples, least"] = metrics["effective_samples_minimum"].value
+        row["Pareto k > 0.7"] = metrics["share_pareto_k_above_0.7"].value
     return row | {"what": what}
-
-
-def _sizes_differ(run: Run) -> bool:
-    """Whether effective samples tell texts apart.
-
-    Those of a few passes that are alike are all as many as the passes.
-    """
-    every = [answer.estimate.effective_sample_size for answer in run.answers]
-    known = [size for size in every if size is not None]
-    return bool(known) and max(known) > FLAT * min(known)
 
 
 # -- charts --------------------------------------------------------------------------
 
 
-def _charts(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
+def _charts(runs: dict[str, Run]) -> Iterator[dict[str, Any]]:
     """Yield the charts of texts, each with a title and what its marks are."""
     yield {
         "title": "Models",
         "drawn": charts.intervals(
-            [_interval(name, run) for name, run in scored.items()],
+            [_interval(name, run) for name, run in runs.items()],
             "bits per byte",
-            names=[*scored],
+            names=[*runs],
         ),
         "note": "Band, where every text has an error: 95 % of texts drawn again, the "
         "draws' error included. Upright line: what it is at most, with 95 % confidence "
         "over draws.",
     }
-    yield from _over_samples(scored)
-    yield from _by_length({n: run for n, run in scored.items() if _sizes_differ(run)})
-
-
-def _interval(name: str, run: Run) -> charts.Band:
-    side = Side.of(name, [run])
-    keys, sizes = run.units["unit"].tolist(), run.units["bytes"]
-    copies = run.units["digest"].duplicated().any()
-    # What a text takes, compared with taking nothing: an interval of its own.
-    found = PairedDifference.of(
-        side.nats(keys)[0],
-        torch.tensor(sizes.to_numpy()),
-        draws_stderr=side.draws_in_sums(keys),
-        draws_degrees=pooled_degrees(side.draws_parts(keys)),
-        too_high=side.too_high(keys),
-        clusters=run.units["digest"].tolist() if copies else None,
-    )
-    bound = side.bound
-    most = bits(found.value + slack(run.answers, bound) / int(sizes.sum()))
-    low, high = map(bits, found.interval)
-    known = RATES["bits_per_byte"].rate(Totals(run.answers)).stderr is not None
-    if not known or math.isinf(high - low):
-        low = high = bits(found.value)
-    exact = bound is Bound.EXACT or bound not in CERTIFIED
-    return name, bits(found.value), (low, high), None if exact else most
-
-
-def _band(each: Comparison) -> charts.Band:
-    value, (low, high) = each.difference.value, each.interval
-    if math.isinf(high - low):  # too few texts for an interval
-        low = high = value
-    scale = 100 if each.is_share else 1
-    return pair_of(each), scale * value, (scale * low, scale * high), None
-
-
-def _scale(each: Comparison) -> str:
-    if not each.is_share:
-        return each.metric
-    return f"{each.metric}, percentage points"
-
-
-def _over_samples(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
-    curves = {name: _curve(run.answers) for name, run in scored.items()}
-    curves = {name: curve for name, curve in curves.items() if curve}
+    curves = {
+        name: curve for name, run in runs.items() if (curve := _curve(run.answers))
+    }
     if curves:
         yield {
             "title": "More histories",
-            "drawn": charts.lines(
-                curves, [*scored], "histories a text", "bits per byte"
-            ),
+            "drawn": charts.lines(curves, [*runs], "histories a text", "bits per byte"),
             "note": "From the first histories of every text.",
         }
+
+
+def _interval(name: str, run: Run) -> charts.Band:
+    side = Side(name, [run])
+    keys, sizes = run.units["unit"].tolist(), run.units["bytes"]
+    copies = run.units["digest"].duplicated().any()
+    # What a text takes, compared with taking nothing: an interval of its own.
+    rate = PairedDifference.of(
+        torch.from_numpy(-side.column("score", keys)[0] / math.log(2)),
+        torch.tensor(sizes.to_numpy()),
+        clusters=run.units["digest"].tolist() if copies else None,
+        **sampling_errors([side], keys),
+    )
+    most = rate.value + bits(slack(run.answers, side.bound)) / int(sizes.sum())
+    low, high = rate.interval
+    known = RATES["bits_per_byte"].rate(Totals(run.answers)).stderr is not None
+    if not known or math.isinf(high - low):
+        low = high = rate.value
+    exact = side.bound is Bound.EXACT or side.bound not in CERTIFIED
+    return name, rate.value, (low, high), None if exact else most
 
 
 def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
@@ -428,50 +366,37 @@ def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
     log_w = torch.tensor([e.log_weights[:least] for e in drawn], dtype=torch.float64)
     sure = math.fsum(e.log_evidence for e in estimates if e.bound is Bound.EXACT)
     sizes = log_grid(least)
-    totals = sample_size_curve(log_w, sizes).sum(0) + sure
-    size = sum(answer.bytes for answer in answers)
-    each = fmean(e.num_samples / len(e.log_weights) for e in drawn)
-    found = zip(sizes, totals.tolist(), strict=True)
+    totals = (sample_size_curve(log_w, sizes).sum(0) + sure).tolist()
+    num_bytes = sum(answer.bytes for answer in answers)
+    histories = fmean(e.num_samples / len(e.log_weights) for e in drawn)
     return [
-        (k * each, bits(-total / size)) for k, total in found if math.isfinite(total)
+        (k * histories, bits(-total / num_bytes))
+        for k, total in zip(sizes, totals, strict=True)
+        if math.isfinite(total)
     ]
 
 
-def _by_length(scored: dict[str, Run]) -> Iterator[dict[str, Any]]:
-    clouds = {}
-    for name, run in scored.items():
-        sizes = [(a.words, a.estimate.effective_sample_size) for a in run.answers]
-        if known := [(words, size) for words, size in sizes if size is not None]:
-            clouds[name] = known
-    if clouds:
-        yield {
-            "title": "Effective samples by length",
-            "drawn": charts.points(clouds, [*scored], "words", "effective samples"),
-            "note": "One point a text; near 1, one draw decides its number.",
-        }
-
-
-def _worst(scored: dict[str, Run]) -> list[dict[str, Any]]:
+def _worst(runs: dict[str, Run]) -> list[dict[str, Any]]:
     """Return the documents that take most bits a byte of any model."""
-    rows = [
+    documents = [
         (bits(-answer.estimate.log_evidence / answer.bytes), name, unit, text, answer)
-        for name, run in scored.items()
+        for name, run in runs.items()
         for unit, text, answer in zip(
             run.units["name"], text_of(run.units), run.answers, strict=True
         )
         if answer.bytes
     ]
-    rows.sort(key=lambda each: each[0], reverse=True)
+    documents.sort(key=lambda each: each[0], reverse=True)
     return [
         {
             "document": _named(unit, text),
             "model": name,
-            "bits a byte": value,
+            "bits a byte": rate,
             "nats": -answer.estimate.log_evidence,
             "± Monte Carlo": answer.estimate.stderr,
             "words": answer.words,
             "effective samples": answer.estimate.effective_sample_size,
             "Pareto k": answer.estimate.pareto_k,
         }
-        for value, name, unit, text, answer in rows[:WORST]
+        for rate, name, unit, text, answer in documents[:WORST]
     ]

@@ -1,4 +1,4 @@
-"""Sample logs of lm-eval: what a model gave each text, answer or question."""
+"""Sample logs of lm-eval: the score of each text, answer or question."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from lm_latent_eval.files import regular
 from lm_latent_eval.options import whole
-from lm_latent_eval.report.units import answered, as_fields, number
+from lm_latent_eval.report.units import Fields, as_fields, finite
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import checked_answer
 from lm_latent_eval.text.files import numbered_lines
@@ -19,19 +19,20 @@ Sample = dict[str, Any]
 T = TypeVar("T")
 
 
-def read_answers(path: Path) -> list[Answer]:
-    """Read the answers in a sample log.
+def read_answers(path: Path) -> tuple[list[Answer], Fields]:
+    """Read the answers in a sample log, and the fields of its documents.
 
     Raises:
         ValueError: If a line is no sample, or its answers are no log-likelihoods; it
             names the line and the field.
     """
-    found = _by_document(path, lambda sample: [*_answers(sample)])
-    return [answer for answers in found.values() for answer in answers]
+    samples = _by_document(path, lambda sample: ([*_answers(sample)], _fields(sample)))
+    answers = [answer for several, _ in samples.values() for answer in several]
+    return answers, {index: fields for index, (_, fields) in samples.items()}
 
 
 def read_scores(path: Path, metric: str) -> list[dict[str, Any]]:
-    """Read what a metric gave each document and each repeat of it, as rows of units.
+    """Read a metric's score of each document and each repeat of it, as rows of units.
 
     Raises:
         ValueError: If a line is no sample, or the metric is no number in it.
@@ -39,34 +40,34 @@ def read_scores(path: Path, metric: str) -> list[dict[str, Any]]:
 
     def scores(sample: Sample) -> list[dict[str, Any]]:
         if metric not in sample:
-            there = sorted(
+            names = sorted(
                 name
                 for name, value in sample.items()
                 if type(value) in (int, float, bool) and name != "doc_id"
             )
             raise ValueError(
                 f"{metric}: there is none; --metric NAME takes one of "
-                f"{', '.join(there) or 'those that the task computes a document'}"
+                f"{', '.join(names) or 'those that the task computes a document'}"
             )
         repeats = sample.get("scores_per_repeat")
         several = repeats.get(metric) if isinstance(repeats, dict) else None
         values = several if isinstance(several, list) else [sample[metric]]
         digest = sample.get("doc_hash")
         return [
-            answered(
-                str(sample["doc_id"]),
-                number(metric, value),
-                repeat=repeat,
-                digest=f"lm_eval {digest}" if isinstance(digest, str) else "",
-                fields=_fields(sample),
-            )
+            {
+                "unit": str(sample["doc_id"]),
+                "score": finite(metric, value),
+                "repeat": repeat,
+                "digest": f"lm_eval {digest}" if isinstance(digest, str) else "",
+                "fields": _fields(sample),
+            }
             for repeat, value in enumerate(values)
         ]
 
     return [row for rows in _by_document(path, scores).values() for row in rows]
 
 
-def read_fields(path: Path) -> dict[int, dict[str, str]]:
+def read_fields(path: Path) -> Fields:
     """Read the fields of the data set in each document of a sample log."""
     return _by_document(path, _fields)
 
@@ -77,9 +78,9 @@ def _fields(sample: Sample) -> dict[str, str]:
 
 def _by_document(path: Path, make: Callable[[Sample], T]) -> dict[int, T]:
     """Read samples of a log by document, the first filter alone; errors name a line."""
-    found: dict[int, T] = {}
+    documents: dict[int, T] = {}
     first: Any = None
-    for place, line in numbered_lines(regular(path)):
+    for number, line in numbered_lines(regular(path)):
         try:
             sample = parse(line, infinities=True)  # other programs write metrics
             if not isinstance(sample, dict):
@@ -87,17 +88,15 @@ def _by_document(path: Path, make: Callable[[Sample], T]) -> dict[int, T]:
             first = sample if first is None else first
             if sample.get("filter") != first.get("filter"):
                 continue
-            document = sample.get("doc_id")
-            if type(document) is not int:
-                raise ValueError(
-                    f"doc_id: expected a whole number, not {document!a:.40}"
-                )
-            if document in found:
-                raise ValueError(f"doc_id: {document} stands twice")
-            found[document] = make(sample)
+            index = sample.get("doc_id")
+            if type(index) is not int:
+                raise ValueError(f"doc_id: expected a whole number, not {index!a:.40}")
+            if index in documents:
+                raise ValueError(f"doc_id: {index} stands twice")
+            documents[index] = make(sample)
         except ValueError as err:
-            raise ValueError(f"{path}, line {place}: {err}") from err
-    return found
+            raise ValueError(f"{path}, line {number}: {err}") from err
+    return documents
 
 
 def _answers(sample: Sample) -> Iterator[Answer]:
@@ -108,14 +107,16 @@ def _answers(sample: Sample) -> Iterator[Answer]:
     if not isinstance(given, list) or len(given) != len(asked):
         raise ValueError(f"resps: expected a list of {len(asked)}, not {given!a:.40}")
     accuracy = sample.get("acc")
-    if accuracy is not None:
-        accuracy = number("acc", accuracy)
-    for option, (strings, answers) in enumerate(
+    for option, (arguments, answers) in enumerate(
         zip(asked.values(), given, strict=True)
     ):
-        context, text = _strings(strings)
+        strings = [*arguments.values()] if isinstance(arguments, dict) else []
+        if strings and not isinstance(strings[-1], str):
+            raise ValueError("arguments: of generated texts, which have no likelihood")
+        if not strings or not all(isinstance(each, str) for each in strings):
+            raise ValueError(f"arguments: expected strings, not {arguments!a:.40}")
         log_p, greedy = _answer(answers)
-        answer = Answer.exact(log_p, text, context)
+        answer = Answer.exact(log_p, strings[-1], "".join(strings[:-1]))
         yield checked_answer(
             replace(
                 answer,
@@ -124,19 +125,9 @@ def _answers(sample: Sample) -> Iterator[Answer]:
                 words=_count(sample, "word_perplexity", answer.words),
                 bytes=_count(sample, "bits_per_byte", answer.bytes),
                 is_greedy=greedy,
-                accuracy=accuracy,
+                accuracy=None if accuracy is None else finite("acc", accuracy),
             )
         )
-
-
-def _strings(arguments: Any) -> tuple[str, str]:
-    """Return a context and what continues it."""
-    strings = [*arguments.values()] if isinstance(arguments, dict) else []
-    if strings and not isinstance(strings[-1], str):
-        raise ValueError("arguments: of generated texts, which have no likelihood")
-    if not strings or not all(isinstance(each, str) for each in strings):
-        raise ValueError(f"arguments: expected strings, not {arguments!a:.40}")
-    return "".join(strings[:-1]), strings[-1]
 
 
 def _answer(answers: Any) -> tuple[float, bool | None]:
@@ -145,11 +136,11 @@ def _answer(answers: Any) -> tuple[float, bool | None]:
     given = first if isinstance(first, list) else answers
     if not isinstance(given, list) or not 1 <= len(given) <= 2:
         raise ValueError(f"resps: expected a log-likelihood, not {answers!a:.40}")
-    greedy = {"True": True, "False": False, True: True, False: False}
-    said = given[1] if len(given) > 1 else None
-    if isinstance(said, str | bool | None) and (said is None or said in greedy):
-        return number("resps", given[0]), None if said is None else greedy[said]
-    raise ValueError(f"resps: expected True or False, not {said!a:.40}")
+    log_p, greedy = (*given, None)[:2]
+    values = {"True": True, "False": False, True: True, False: False, None: None}
+    if not isinstance(greedy, str | bool | None) or greedy not in values:
+        raise ValueError(f"resps: expected True or False, not {greedy!a:.40}")
+    return finite("resps", log_p), values[greedy]
 
 
 def _count(sample: Sample, metric: str, otherwise: int) -> int:

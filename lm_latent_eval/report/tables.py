@@ -49,11 +49,11 @@ def decimals(*errors: float | None) -> int | None:
         >>> decimals(0.1956), decimals(0.1956, 0.00013), decimals(250.0), decimals(0.0)
         (2, 5, 0, None)
     """
-    known = [e for e in errors if e is not None and 0 < e < math.inf]
-    if not known:
+    finite = [e for e in errors if e is not None and 0 < e < math.inf]
+    if not finite:
         return None
     # An error that rounds up, 0.0999 to 0.10, has its digits one place earlier.
-    power = int(f"{min(known):.1e}".partition("e")[2])
+    power = int(f"{min(finite):.1e}".partition("e")[2])
     return min(max(1 - power, 0), MOST_DECIMALS)
 
 
@@ -138,9 +138,8 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """
     if not rows:
         raise ValueError("there are no numbers for a table")
-    names = dict.fromkeys(name for row in rows for name in row)
-    cells = {name: [row.get(name) for row in rows] for name in names}
-    return pd.DataFrame(cells, dtype=object)
+    table = pd.DataFrame([*rows], dtype=object)
+    return table.where(table.notna(), None)
 
 
 def rendered(table: pd.DataFrame, kind: str, errors: Errors | None = None) -> str:
@@ -185,7 +184,7 @@ def readable(table: pd.DataFrame, errors: Errors) -> pd.DataFrame:
 
     def cell(name: str, row: Mapping[str, Any]) -> str:
         value = row[name]
-        if value is None or (isinstance(value, float) and math.isnan(value)):
+        if pd.isna(value):
             return ""
         if not isinstance(value, float):
             return f"{value:,}" if type(value) is int else str(value)
@@ -193,9 +192,8 @@ def readable(table: pd.DataFrame, errors: Errors) -> pd.DataFrame:
             return error(value)
         return shown(value, *(row[each] for each in errors.get(name, ())))
 
-    rows = table.to_dict("records")
-    written = [{name: cell(name, row) for name in table.columns} for row in rows]
-    return pd.DataFrame(written, columns=table.columns, dtype=object)
+    rows = [{name: cell(name, row) for name in row} for row in table.to_dict("records")]
+    return pd.DataFrame(rows, columns=table.columns, dtype=object)
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
@@ -217,10 +215,18 @@ def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
     lines = []
     for row in rows:
         side = ">" if right and len(row) == most else "<"
-        first, *others = zip(row, widths, strict=False)
-        cells = [f"{first[0]:<{first[1]}}", *(f"{c:{side}{w}}" for c, w in others)]
+        cells = [
+            f"{cell:{side}{width}}" for cell, width in zip(row, widths, strict=False)
+        ]
+        cells[0] = row[0].ljust(widths[0])
         lines.append(("  " + "  ".join(cells)).rstrip())
     return lines
+
+
+def aligned_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return rows that name their columns as lines of a terminal, below a head."""
+    table = frame(rows).fillna("").astype(str)
+    return aligned([[*table.columns], *table.to_numpy().tolist()])
 
 
 def _is_numeric(column: pd.Series) -> bool:

@@ -1,4 +1,4 @@
-"""The table of units: what a run found of each text or question, whoever wrote it.
+"""The table of units: scores of a run's texts or questions, whoever wrote them.
 
 Every reader of results returns runs, and every command takes them. A run has one table,
 in which a row is a text, or one answer to a question:
@@ -6,25 +6,24 @@ in which a row is a text, or one answer to a question:
 =================  ==================================================================
 ``unit``           name that pairs it with the same unit of another run: a text's
                    digest, with ``#1`` of its second copy; a question's name
-``repeat``         number of the answer to the question, from 0
+``repeat``         index of the answer to the question
 ``score``          log p-hat of a text, nats; else what the answer earned
 ``error``          standard error of ``score``, draws and what they may have missed;
                    NaN where it is not known
-``bytes, words``   size of the text (``tokens``, too)
-``name``           what its owner calls it: an identity, the number of a document
-``digest``         digest of what was asked; empty where it is not known
+``name``           what its owner calls it: an identity, the index of a document
+``digest``         digest of the text or question; empty where it is not known
 ``fields``         facts of the data set: a passage, a source
+``bytes, words``   size of the text (``tokens``, too)
 =================  ==================================================================
 
-Texts have besides the parts of their errors (``PARTS``). Questions have ``is_sure``,
-whether other draws of latents cannot change the score, and ``is_tied``, whether
-rounding alone chose the answer.
+Texts have besides the parts of their errors. Questions have ``is_sure``, whether other
+draws of latents cannot change the score, and ``is_tied``, whether rounding alone chose
+the answer.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -42,15 +41,26 @@ LOG_LIKELIHOOD = "log-likelihood"
 """Metric of whole texts."""
 ACCURACY = "accuracy"
 """Metric of questions that log-likelihoods answer."""
-COLUMNS = ("unit", "repeat", "score", "error", "name", "digest", "fields")
-"""Columns of every table of units."""
-PARTS = (
+QUESTION: dict[str, Any] = {
+    "unit": "",
+    "repeat": 0,
+    "score": math.nan,
+    "error": 0.0,
+    "name": "",
+    "digest": "",
+    "fields": {},
+    "is_sure": True,
+    "is_tied": False,
+}
+"""Columns of answers to questions, with their defaults."""
+TEXT = (
+    *("unit", "repeat", "score", "error", "name", "digest", "fields"),
     *("bytes", "words", "tokens", "draws_stderr", "draws_degrees", "missed"),
     *("bound", "stream"),
 )
-"""Further columns of texts: their sizes, and the parts of their errors."""
+"""Columns of texts."""
 Fields = Mapping[int, Mapping[str, str]]
-"""What a data set says of documents, by their number."""
+"""Index of a document -> its fields in the data set."""
 SIGMAS = 1.96
 """Standard errors between two options beyond which draws leave no doubt."""
 
@@ -79,7 +89,7 @@ class Run:
 
     @property
     def texts_digest(self) -> str:
-        """A digest of all that was scored, in its order."""
+        """Digest of all texts or questions, in their order."""
         if self.answers:
             return digest("\n".join(answer.text for answer in self.answers))
         return digest("\n".join(self.units["unit"] + " " + self.units["digest"]))
@@ -90,66 +100,41 @@ class Run:
 
         Args:
             record: Answers of ours, or of another scorer.
-            fields: What a data set says of documents, by the index of their answers.
+            fields: Fields of documents, by the index of their answers.
         """
-        known = fields or {}
-        asked = any(answer.is_greedy is not None for answer in record.answers)
-        rows = _questions(record, known) if asked else _texts(record, known)
+        answers, documents = record.answers, fields or {}
+        asked = any(answer.is_greedy is not None for answer in answers)
         return cls(
             record.task,
             ACCURACY if asked else LOG_LIKELIHOOD,
             record.settings,
-            table(rows, *(("is_sure", "is_tied") if asked else PARTS)),
-            record.answers,
+            of_answers(_questions(answers, documents))
+            if asked
+            else _texts(answers, documents),
+            answers,
             finished=record.finished,
         )
 
 
-def table(rows: Sequence[Mapping[str, Any]], *more: str) -> pd.DataFrame:
-    """Make a table of units, with further columns; it may be empty."""
-    return pd.DataFrame([*rows], columns=[*COLUMNS, *more])
-
-
-def answered(unit: str, value: float, **known: Any) -> dict[str, Any]:
-    """Return the row of an answer to a question.
-
-    Args:
-        unit: The question's name.
-        value: What the answer earned.
-        **known: Further columns.
-    """
-    return {
-        "unit": unit,
-        "repeat": 0,
-        "score": value,
-        "error": 0.0,
-        "name": unit,
-        "digest": "",
-        "fields": {},
-        "is_sure": True,
-        "is_tied": False,
-        **known,
-    }
-
-
 def of_answers(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Make a table of answers to questions."""
-    return table(rows, "is_sure", "is_tied")
+    """Make a table of answers to questions: ``unit`` and ``score`` at least."""
+    full = [{**QUESTION, "name": row["unit"], **row} for row in rows]
+    return pd.DataFrame(full, columns=[*QUESTION])
 
 
-def number(what: str, value: object) -> float:
+def finite(what: str, value: object) -> float:
     """Return a finite number of a file, true and false being 1 and 0.
 
     Raises:
         ValueError: If it is none.
     """
     try:
-        found = float(value) if isinstance(value, str | int | float) else math.nan
+        number = float(value) if isinstance(value, str | int | float) else math.nan
     except (ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise ValueError(f"{what}: expected a number, not {value!a:.40}")
-    return found
+    return number
 
 
 def as_fields(values: object) -> dict[str, str]:
@@ -158,63 +143,58 @@ def as_fields(values: object) -> dict[str, str]:
     return {str(k): str(v) for k, v in pairs if isinstance(v, str | int)}
 
 
-def _texts(record: Record, known: Fields) -> list[dict[str, Any]]:
-    seen: Counter[str] = Counter()
+def _texts(answers: Sequence[Answer], fields: Fields) -> pd.DataFrame:
+    rows = [
+        {
+            "unit": answer.text,
+            "repeat": 0,
+            "score": answer.estimate.log_evidence,
+            "error": answer.estimate.stderr,
+            "name": str(answer.index),
+            "digest": answer.text,
+            "fields": fields.get(answer.index, {}),
+            "bytes": answer.bytes,
+            "words": answer.words,
+            "tokens": answer.tokens,
+            "draws_stderr": answer.estimate.draws_stderr,
+            "draws_degrees": answer.estimate.draws_degrees,
+            "missed": answer.estimate.missed or 0.0,
+            "bound": answer.estimate.bound,
+            "stream": answer.stream,
+        }
+        for answer in answers
+    ]
+    units = pd.DataFrame(rows, columns=[*TEXT]).astype({"error": float})
+    copies = units.groupby("unit").cumcount().astype(str)
+    units["unit"] += ("#" + copies).where(copies != "0", "")
+    return units
+
+
+def _questions(answers: Sequence[Answer], fields: Fields) -> list[dict[str, Any]]:
+    """Return a row a question; one that ties is right if every option is."""
+    questions: dict[int, list[Answer]] = {}
+    for answer in answers:
+        if answer.accuracy is not None:
+            questions.setdefault(answer.index, []).append(answer)
     rows = []
-    for answer in record.answers:
-        found, copy = answer.estimate, seen[answer.text]
-        seen[answer.text] += 1
+    for index, options in questions.items():
+        credit = options[0].accuracy or 0.0
+        is_tied = any(option.tied for option in options)
+        best, *others = sorted(
+            options, key=lambda option: -option.estimate.log_evidence
+        )
+        texts = [each.text for each in sorted(options, key=lambda each: each.option)]
         rows.append(
             {
-                "unit": f"{answer.text}#{copy}" if copy else answer.text,
-                "repeat": 0,
-                "score": found.log_evidence,
-                "error": math.nan if found.stderr is None else found.stderr,
-                "name": str(answer.index),
-                "digest": answer.text,
-                "fields": known.get(answer.index, {}),
-                "bytes": answer.bytes,
-                "words": answer.words,
-                "tokens": answer.tokens,
-                "draws_stderr": found.draws_stderr,
-                "draws_degrees": found.draws_degrees,
-                "missed": found.missed or 0.0,
-                "bound": found.bound,
-                "stream": answer.stream,
+                "unit": str(index),
+                "score": float(credit >= 1 if is_tied else credit > 0.5),
+                "digest": f"record {digest(' '.join(texts))}",
+                "fields": fields.get(index, {}),
+                "is_sure": all(_is_sure(best, other) for other in others),
+                "is_tied": is_tied,
             }
         )
     return rows
-
-
-def _questions(record: Record, known: Fields) -> list[dict[str, Any]]:
-    asked: dict[int, list[Answer]] = {}
-    for answer in record.answers:
-        asked.setdefault(answer.index, []).append(answer)
-    return [
-        _question(index, options, known.get(index, {}))
-        for index, options in asked.items()
-        if options[0].accuracy is not None
-    ]
-
-
-def _question(
-    index: int, options: Sequence[Answer], known: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the row of a question; one that ties is right if every option is."""
-    credit = options[0].accuracy or 0.0
-    is_tied = any(option.tied for option in options)
-    first, *others = sorted(
-        options, key=lambda option: option.estimate.log_evidence, reverse=True
-    )
-    asked = sorted(options, key=lambda option: option.option)
-    return answered(
-        str(index),
-        float(credit >= 1 if is_tied else credit > 0.5),
-        digest=f"record {digest(' '.join(option.text for option in asked))}",
-        fields=known,
-        is_sure=all(_is_sure(first, other) for other in others),
-        is_tied=is_tied,
-    )
 
 
 def _is_sure(one: Answer, other: Answer) -> bool:

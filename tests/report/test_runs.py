@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lm_latent_eval.cli import main
-from lm_latent_eval.report.compare import as_text, more, rank, rows
-from lm_latent_eval.report.csv_file import MOST_SIDES, Declared, read_table
-from lm_latent_eval.report.units import Run, answered, of_answers
+from lm_latent_eval.report.compare import as_text, power, rank, rows
+from lm_latent_eval.report.csv_file import MOST_SIDES, read_table
+from lm_latent_eval.report.units import Run, of_answers
 from tests.conftest import PROJECT
 from tests.report.test_compare import (
     compare,
@@ -77,21 +77,21 @@ def test_more_latents_help_where_draws_are_the_error():
     """Twice the texts halve the variance; of draws, more latents would do it all."""
     a, b, other = record(3.0), record(3.0, "stochastic lower"), record(0.0, seed=1)
     [of_a], [of_b] = (compare({"A": [[each]], "B": [[other]]}) for each in (a, b))
-    exact, drawn = more(of_a, 0.2), more(of_b, 0.2)
+    exact, drawn = power(of_a, 0.2), power(of_b, 0.2)
     number = 60 * (2.8 * of_a.difference.stderr / 0.002) ** 2
     assert exact.needed.number == pytest.approx(number, rel=0.03)
-    assert "not more latents" in drawn.remedy
+    assert "not more latents" in drawn.sentence
     assert drawn.needed.number > exact.needed.number
-    assert 0 < drawn.parts["draws of latents"] < 0.1, "0.2 of 1.4 nats a text"
+    assert 0 < drawn.shares["draws of latents"] < 0.1, "0.2 of 1.4 nats a text"
 
 
 def test_more_texts_do_not_find_what_draws_miss():
     """A nat of each text, of 100 bytes, is 0.01 nats a byte of any number of texts."""
     missing = estimated(record(3.0, "stochastic lower"), stderr=math.hypot(0.2, 1.0))
     [found] = compare({"A": [[missing]], "B": [[record(0.0, seed=1)]]})
-    said = more(found, 0.2)
-    assert said.needed is None and "more latents a text help" in said.remedy
-    assert more(found, 10.0).needed is not None
+    said = power(found, 0.2)
+    assert said.needed is None and "more latents a text help" in said.sentence
+    assert power(found, 10.0).needed is not None
 
 
 def test_more_questions_are_no_more_runs():
@@ -100,9 +100,9 @@ def test_more_questions_are_no_more_runs():
         [[questions([True] * n + [False] * (10 - n))] for n in (5, m)] for m in (10, 5)
     )
     [found] = compare({"A": a, "B": b})
-    said = more(found, 1.0)
+    said = power(found, 1.0)
     assert said.needed is None
-    assert "would move that by 25 points of accuracy: more runs help" in said.remedy
+    assert "would move that by 25 points of accuracy: more runs help" in said.sentence
 
 
 def test_what_lacks_is_said_with_what_makes_it(refused, tmp_path):
@@ -183,7 +183,7 @@ def test_written_answers_of_lm_eval(capsys, refused, tmp_path):
 
 
 def scores(name, values, **more):
-    rows = [answered(str(n), value) for n, value in enumerate(values)]
+    rows = [{"unit": str(n), "score": value} for n, value in enumerate(values)]
     return [Run("t", "score", {"model": name}, of_answers(rows), **more)]
 
 
@@ -191,7 +191,7 @@ def test_runs_of_a_model_answer_questions_as_one_side():
     a = [scores("a", [float(n % 4 > 0) for n in range(s, s + 80)]) for s in (0, 1)]
     b = [scores("b", [float(n % 2) for n in range(80)])]
     [found] = compare({"A": a, "B": b})
-    assert found.answers.accuracy is None
+    assert found.accuracy is None
     assert found.scores == pytest.approx((0.75, 0.5))
     assert found.decided
     costs = {"A": [2.0, 3.0] * 20, "B": [1.0, 2.5] * 20}
@@ -203,7 +203,7 @@ def test_runs_of_a_model_answer_questions_as_one_side():
     assert "9 questions are too few" in compare(few)[0].verdict
     [one] = compare({name: [scores(name, [1.0])] for name in "AB"})
     with pytest.raises(ValueError, match="t has one question"):
-        more(one, 1.0)
+        power(one, 1.0)
 
 
 def test_an_interval_reaches_no_further_than_is_possible():
@@ -297,12 +297,14 @@ def test_what_chance_may_do_among_many_is_not_decided():
     found = compare(sides)
     assert not any(each.decided for each in found)
     assert "of so many comparisons" in found[3].verdict
-    assert len(rank(found)[0].groups) == 1
+    assert {*rank(found)[0].letters.values()} == {"a"}
 
 
 def test_subtasks_of_a_group_are_clusters():
     def task(n, share):
-        rows = [answered(str(q), float((q + n) % 10 < share)) for q in range(20)]
+        rows = [
+            {"unit": str(q), "score": float((q + n) % 10 < share)} for q in range(20)
+        ]
         settings = {"model": "m", "groups": ["all"]}
         return Run(f"task {n}", "acc", settings, of_answers(rows))
 
@@ -372,7 +374,7 @@ MANY = ",".join(f"m{n}" for n in range(5000))
         ("id,a,b,b\n1,2,3,4\n", "expected a head of different names"),
         ("id,a,c\n1,2,3\n", "it has no b"),
         ("id,a,b\n1,2,x\n", "row 2: b: expected a number, not 'x'"),
-        ("id,a,b\n1,2,3\n1,2\n", "row 3: 2 cells below a head of 3"),
+        ("id,a,b\n1,2,3\n1,2\n", "row 3: b: expected a number, not ''"),
         ("id,a,b\n", "a head and no rows"),
         ("bytes,a,b\n1.5,-5,-3\n", "bytes='1.5': expected a whole number"),
         (",a,b\n0,2,3\n", "column '': give it a name"),
@@ -438,12 +440,12 @@ def test_cells_are_as_long_as_they_are(tmp_path):
     path = tmp_path / "scores.csv"
     long = "word " * 40_000
     path.write_text(f'bytes,a,b,text\n9,-5,-3,"a\nb\n\nc"\n\n9,-5,-3,"{long}"\n')
-    read = read_table(path, Declared(("a", "b")))["a"]
+    read = read_table(path, ("a", "b"))["a"]
     assert [answer.words for answer in read[0].answers] == [3, 40_000]
 
 
 def sides_of_table(path):
-    return {n: [run] for n, run in read_table(path, Declared(("a", "b"))).items()}
+    return {n: [run] for n, run in read_table(path, ("a", "b")).items()}
 
 
 def test_a_column_of_log_likelihoods_has_rates(tmp_path):
@@ -451,7 +453,7 @@ def test_a_column_of_log_likelihoods_has_rates(tmp_path):
     lines = [f"x{n},100,{-120 - n % 3},{-121.5 - n % 2}" for n in range(30)]
     path.write_text("\n".join(["id,bytes,a,b", *lines]))
     [found] = compare(
-        {name: [run] for name, run in read_table(path, Declared(("a", "b"))).items()}
+        {name: [run] for name, run in read_table(path, ("a", "b")).items()}
     )
     assert [*found.measures] == ["bits a byte"], "nobody said how many words there are"
     assert found.difference.value == pytest.approx(-0.01 / math.log(2))
@@ -465,9 +467,6 @@ def test_a_column_of_log_likelihoods_has_rates(tmp_path):
     ):
         path.write_text("\n".join([head, *table]))
         [found] = compare(
-            {
-                name: [run]
-                for name, run in read_table(path, Declared(("a", "b"))).items()
-            }
+            {name: [run] for name, run in read_table(path, ("a", "b")).items()}
         )
         assert found.parts[["bytes", "words"]].sum().tolist() == [3000, words]

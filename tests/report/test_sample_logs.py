@@ -23,7 +23,7 @@ CHOICE = {
 
 def read(path, *samples):
     path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
-    return sample_log.read_answers(path)
+    return sample_log.read_answers(path)[0]
 
 
 def test_answers_to_questions_are_read(tmp_path):

@@ -8,44 +8,33 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 import pandas as pd
+from torch import Tensor
 
 from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
-from lm_latent_eval.report.compare.sides import DELTA, Clusters, Rates, Side
+from lm_latent_eval.report.compare.sides import DELTA, Side
 
 Verdict = tuple[str | None, str]
-"""Name of the side that is the better one, None where that is not decided; a sentence.
-"""
+"""Name of the better side, None where that is undecided, and a sentence."""
 CHANCE = "of so many comparisons one may look so by chance"
-"""Why one is not decided that would be, alone."""
+"""Reason why a difference that would be decided alone is not, among others."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Two sides in one unit, and how far they are apart."""
+    """Rates of two sides in one unit, and their difference."""
 
-    rates: tuple[Rates, Rates]
-    """Bits a byte or word, or mean scores."""
+    rates: tuple[Tensor, Tensor]
+    """Bits a byte or word, or mean scores, of each run; (R,) float64."""
     difference: PairedDifference
-    """Of the first side's and the second's."""
+    """Difference of the first side's rate and the second's."""
     possible: tuple[float, float]
-    """Least and largest difference that there can be."""
+    """Least and largest possible difference."""
 
-
-@dataclass(frozen=True)
-class Answers:
-    """What answers to questions tell beside their mean scores."""
-
-    accuracy: PairedAccuracy | None
-    """Where answers are single, right or wrong, and questions independent."""
-    repeats: tuple[float, float]
-    """Part of each mean's error that more answers to these questions would take away;
-    0 of single ones."""
-    uncertain: tuple[int, int]
-    """Of the questions that one side alone answers rightly, those where the draws could
-    have decided otherwise."""
-    ties: tuple[int, int]
-    """Questions whose best options rounding alone tells apart, by each side: such an
-    answer is right if every one of them is."""
+    @property
+    def means(self) -> tuple[float, float]:
+        """Rates of both sides, means over their runs."""
+        a, b = self.rates
+        return a.mean().item(), b.mean().item()
 
 
 @dataclass(frozen=True)
@@ -55,31 +44,46 @@ class Comparison:
     task: str
     sides: tuple[Side, Side]
     measures: dict[str, Measure]
-    """By its name, "bits a byte" or a metric of questions; the first one decides."""
+    """Measures by name, "bits a byte" or a metric of questions; the first decides."""
     decide: Callable[[Comparison, float], Verdict] = field(repr=False)
     """Rule that gives the verdict at a level."""
     is_equal: bool
-    """Whether both have the same number of every unit, but for rounding."""
-    clusters: Clusters | None = None
+    """Whether the sides have the same number of every unit, but for rounding."""
+    clusters: pd.Series | None = None
+    """Cluster of each unit, under the name of the field; None: units are independent.
+    """
     notes: tuple[str, ...] = ()
     parts: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     """Each text's part of the difference, by ``name``: ``bits`` that the first side
     takes more than the second, ``draws_stderr``, ``bytes``, ``words``, ``tokens`` and
-    the ``text`` itself where it is known; of questions nothing."""
-    answers: Answers | None = None
-    """None of texts."""
+    the ``text`` itself where it is known; empty for questions."""
+    accuracy: PairedAccuracy | None = None
+    """Paired accuracy of single answers, right or wrong, to independent questions."""
+    repeats: tuple[float, float] = (0.0, 0.0)
+    """Part of each mean's error that more answers to these questions would take away.
+    """
+    uncertain: tuple[int, int] = (0, 0)
+    """Number of questions that one side alone answers rightly, and whose answers other
+    draws could change."""
+    ties: tuple[int, int] = (0, 0)
+    """Number of questions whose best options rounding alone tells apart, by side."""
     better: str | None = None
-    """Name of the side that is better; None: that is not decided."""
+    """Name of the better side; None: undecided."""
     verdict: str = ""
     adjusted: float | None = None
-    """Bonferroni's p-value, of several comparisons in this task."""
+    """P-value after Bonferroni's correction, of several comparisons in this task."""
     level: float = DELTA
-    """Risk of a false verdict, and that the interval does not hold."""
+    """Risk of a false verdict, and of an interval that misses the difference."""
 
     @property
     def decided(self) -> bool:
         """Whether one side is the better one."""
         return self.better is not None
+
+    @property
+    def is_of_texts(self) -> bool:
+        """Whether texts are compared, not questions."""
+        return self.sides[0].runs[0].is_of_texts
 
     @property
     def metric(self) -> str:
@@ -93,50 +97,61 @@ class Comparison:
 
     @property
     def scores(self) -> tuple[float, float]:
-        """Numbers of both sides in that measure."""
-        a, b = self.measures[self.metric].rates
-        return a.mean, b.mean
-
-    @property
-    def _test(self) -> PairedAccuracy | PairedDifference:
-        found = self.answers and self.answers.accuracy
-        return found or self.difference
+        """Rates of both sides in the measure that decides."""
+        return self.measures[self.metric].means
 
     @property
     def p_value(self) -> float:
-        """Probability of so large a difference if both were as good."""
-        return self._test.p_value
+        """P-value of the difference, alone."""
+        return (self.accuracy or self.difference).p_value
+
+    @property
+    def p(self) -> float:
+        """P-value, corrected where there are several comparisons in this task."""
+        return self.p_value if self.adjusted is None else self.adjusted
 
     @property
     def stderr(self) -> float:
         """Standard error of the difference."""
-        return self._test.stderr
+        return (self.accuracy or self.difference).stderr
 
     @property
     def interval(self) -> tuple[float, float]:
         """Interval of the difference at 1 - ``level``, by the test that decides."""
         return self.interval_in(self.metric)
 
-    def interval_in(self, measure: str) -> tuple[float, float]:
-        """Return the interval in a measure: no further than is possible."""
-        found = self.measures[measure]
-        test = self._test if measure == self.metric else found.difference
+    def interval_in(self, name: str) -> tuple[float, float]:
+        """Return the interval in a measure, cut to what is possible."""
+        measure = self.measures[name]
+        test = (name == self.metric and self.accuracy) or measure.difference
         low, high = test.interval_at(1 - self.level)
         if math.isinf(high - low):  # too few texts for one
             return low, high
-        return max(low, found.possible[0]), min(high, found.possible[1])
+        return max(low, measure.possible[0]), min(high, measure.possible[1])
 
     @property
     def is_share(self) -> bool:
         """Whether scores lie between 0 and 1, and are shown as percentages."""
-        return self.answers is not None and all(
+        return not self.is_of_texts and all(
             side.units["score"].between(0, 1).all() for side in self.sides
         )
 
     @property
     def units(self) -> str:
-        """What is compared: "texts" or "questions"."""
-        return "texts" if self.answers is None else "questions"
+        """Name of the units: "texts" or "questions"."""
+        return "texts" if self.is_of_texts else "questions"
+
+    @property
+    def in_clusters(self) -> str:
+        """Number of clusters and the field that names them; empty without any."""
+        if self.clusters is None:
+            return ""
+        return f"{self.clusters.nunique():,} clusters ({self.clusters.name})"
+
+    @property
+    def pair(self) -> str:
+        """Name of the difference: that of the first side and the second's."""
+        return " - ".join(side.name for side in self.sides)
 
     def at(self, level: float) -> Self:
         """Decide at a level."""

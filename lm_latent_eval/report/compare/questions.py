@@ -8,7 +8,7 @@ by the paired difference of their scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -19,17 +19,16 @@ from lm_latent_eval.estimators.paired import PairedAccuracy, PairedDifference
 from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.report.compare.comparison import (
     CHANCE,
-    Answers,
     Comparison,
     Measure,
     Verdict,
 )
-from lm_latent_eval.report.compare.sides import DELTA, Rates, Side, find_clusters
+from lm_latent_eval.report.compare.sides import DELTA, Side, find_clusters, run_errors
 from lm_latent_eval.report.numbers import NoNumberError
 from lm_latent_eval.report.tables import with_error
 
 ROUNDING = 1e-9
-"""Share of a score within which two are equal."""
+"""Relative difference up to which two scores are equal."""
 TURNED = 0.5
 """Most that draws can move the credit of a question by, as a standard deviation."""
 
@@ -48,72 +47,76 @@ def compare_questions(
     Raises:
         ValueError: If they are of other questions or metrics.
     """
-    if a.metric != b.metric:
+    sides, metric, of_b = (a, b), a.runs[0].metric, b.runs[0].metric
+    if metric != of_b:
         raise ValueError(
-            f"{task}: {a.name} has {a.metric}, {b.name} {b.metric}; --metric says which"
+            f"{task}: {a.name} has {metric}, {b.name} {of_b}; --metric says which"
         )
     questions = _shared(task, a, b)
-    means = [side.means(questions) for side in (a, b)]
-    d = torch.from_numpy(means[0].mean(0) - means[1].mean(0))
-    fields = [side.first_of("fields", questions) for side in (a, b)]
-    clusters = find_clusters(
-        [{**right, **left} for left, right in zip(*fields, strict=True)], cluster
-    )
-    sure = [side.share_of("is_sure", questions) == 1 for side in (a, b)]
-    unsure = ~(sure[0] & sure[1])
-    rates = [Rates.of(torch.from_numpy(mean.mean(1))) for mean in means]
-    runs = [rate.part for rate in rates]
-    difference = PairedDifference.of(
-        d,
-        torch.ones_like(d),
+    answers = [side.units[side.units["unit"].isin({*questions})] for side in sides]
+    asked = [
+        each.groupby("unit", sort=False)
+        .agg({"fields": "first", "is_sure": "mean", "is_tied": "mean"})
+        .loc[questions]
+        for each in answers
+    ]
+    means = [
+        each.pivot_table("score", "run", "unit")[questions].to_numpy()
+        for each in answers
+    ]
+    difference = means[0].mean(0) - means[1].mean(0)
+    fields = zip(*(each["fields"] for each in asked), strict=True)
+    clusters = find_clusters([{**right, **left} for left, right in fields], cluster)
+    unsure = np.logical_or(*(each["is_sure"].to_numpy() < 1 for each in asked))
+    rates = tuple(torch.from_numpy(mean.mean(1)) for mean in means)
+    runs = [run_errors(rate) for rate in rates]
+    paired = PairedDifference.of(
+        torch.from_numpy(difference),
+        torch.ones(len(questions)),
         draws_stderr=TURNED * torch.from_numpy(unsure.astype(float)),
         runs_stderr=math.hypot(*(error for error, _ in runs)),
         runs_degrees=pooled_degrees(runs),
-        clusters=None if clusters is None else clusters.names,
+        clusters=None if clusters is None else clusters.tolist(),
     )
-    answers = [side.units[side.units["unit"].isin({*questions})] for side in (a, b)]
-    single = all(len(some) == len(questions) for some in answers) and clusters is None
-    binary = all(some["score"].isin((0, 1)).all() for some in answers)
+    single = all(len(each) == len(questions) for each in answers) and clusters is None
+    binary = all(each["score"].isin((0, 1)).all() for each in answers)
     right = [torch.from_numpy(mean[0] == 1) for mean in means]
-    accuracy = None
-    if single and binary and not a.lower_is_better:
-        accuracy = PairedAccuracy.of(*right)
-    ties = [side.share_of("is_tied", questions) for side in (a, b)]
-    alone = [(right[0] & ~right[1]).numpy(), (~right[0] & right[1]).numpy()]
-    within = all(some["score"].between(0, 1).all() for some in answers)
+    alone = [(right[0] & ~right[1]).numpy(), (right[1] & ~right[0]).numpy()]
+    within = all(each["score"].between(0, 1).all() for each in answers)
     most = 1.0 if within else math.inf
+    ties = [int((each["is_tied"] > 0).sum()) for each in asked]
     return Comparison(
         task,
-        (a, b),
-        {a.metric: Measure((rates[0], rates[1]), difference, (-most, most))},
+        sides,
+        {metric: Measure((rates[0], rates[1]), paired, (-most, most))},
         _verdict,
         is_equal=bool(np.allclose(means[0].mean(0), means[1].mean(0), rtol=ROUNDING)),
         clusters=clusters,
-        notes=tuple(_notes(a, b, ties)),
-        answers=Answers(
-            accuracy,
-            (repeats_of(answers[0]), repeats_of(answers[1])),
-            (int((unsure & alone[0]).sum()), int((unsure & alone[1]).sum())),
-            (int((ties[0] > 0).sum()), int((ties[1] > 0).sum())),
-        ),
+        notes=tuple(_notes(sides, ties)),
+        accuracy=PairedAccuracy.of(*right)
+        if single and binary and not a.lower_is_better
+        else None,
+        repeats=(_repeats(answers[0]), _repeats(answers[1])),
+        uncertain=(int((unsure & alone[0]).sum()), int((unsure & alone[1]).sum())),
+        ties=(ties[0], ties[1]),
     ).at(DELTA)
 
 
-def _notes(a: Side, b: Side, ties: Sequence[np.ndarray]) -> Iterator[str]:
-    for side, tied in zip((a, b), ties, strict=True):
-        if number := int((tied > 0).sum()):
+def _notes(sides: tuple[Side, Side], ties: list[int]) -> Iterator[str]:
+    for side, tied in zip(sides, ties, strict=True):
+        if tied:
             yield (
-                f"{side.name}: of {number:,} questions rounding alone chooses the "
+                f"{side.name}: of {tied:,} questions rounding alone chooses the "
                 "answer, which counts as right only if each one that ties is."
             )
         if not side.finished:
             yield f"{side.name} is not finished: only what it has is compared."
 
 
-def repeats_of(answers: pd.DataFrame) -> float:
+def _repeats(answers: pd.DataFrame) -> float:
     """Return the part of the error of the mean that repeats cause."""
     scores = answers.groupby("unit", sort=False)["score"]
-    return repeat_stderr([some.to_numpy(float) for _, some in scores])
+    return repeat_stderr([each.to_numpy(float) for _, each in scores])
 
 
 def _shared(task: str, a: Side, b: Side) -> list[str]:
@@ -124,8 +127,8 @@ def _shared(task: str, a: Side, b: Side) -> list[str]:
             f"{task}: {a.name} and {b.name} have no question in common whose answer "
             "is right or wrong, so there is no accuracy to compare"
         )
-    everywhere = set.intersection(*({*run["unit"]} for run in runs))
-    questions = [unit for unit in runs[0]["unit"] if unit in everywhere]
+    counts = pd.concat(runs)["unit"].value_counts()
+    questions = [unit for unit in runs[0]["unit"] if counts[unit] == len(runs)]
     whole = all(len(run) == len(questions) for run in runs)
     if not questions or not (whole or not (a.finished and b.finished)):
         raise ValueError(
@@ -134,47 +137,40 @@ def _shared(task: str, a: Side, b: Side) -> list[str]:
             "run: only models that were asked the same compare (the same --limit and "
             "files)"
         )
-    digests = pd.concat(runs).groupby("unit", sort=False)["digest"].agg(set)
-    for question in questions:
-        found = digests[question] - {""}
-        if len(found) > 1 and not _of_several_kinds(found):
-            raise ValueError(
-                f"{task}: question {question} is another one in {b.name} than in "
-                f"{a.name}"
-            )
+    digests = pd.concat(runs).query("digest != ''").drop_duplicates(["unit", "digest"])
+    # Programs hash different things: digests of one kind alone tell questions apart.
+    kinds = digests["digest"].str.extract(r"^(?:(\S*) )?")[0].fillna("")
+    twice = digests["unit"][digests.assign(kind=kinds).duplicated(["unit", "kind"])]
+    if other := {*twice} & {*questions}:
+        question = next(each for each in questions if each in other)
+        raise ValueError(
+            f"{task}: question {question} is another one in {b.name} than in {a.name}"
+        )
     return questions
 
 
-def _of_several_kinds(digests: set[str]) -> bool:
-    """Whether programs that hash different things wrote them."""
-    kinds = (digest.partition(" ") for digest in digests - {""})
-    return len({kind if space else "" for kind, space, _ in kinds}) > 1
-
-
-def _verdict(found: Comparison, level: float) -> Verdict:
-    (a, b), d, of = found.sides, found.difference, found.answers
-    assert of is not None
+def _verdict(compared: Comparison, level: float) -> Verdict:
+    (a, b), d, right = compared.sides, compared.difference, compared.accuracy
     sign = -1 if a.lower_is_better else 1
     better, worse = (a, b) if sign * d.value > 0 else (b, a)
-    if found.is_equal:
-        has = f"{a.name} and {b.name} have the same {found.metric}"
+    if compared.is_equal:
+        has = f"{a.name} and {b.name} have the same {compared.metric}"
         return None, f"Equal: {has} on each of {d.num_texts:,} questions."
-    if of.accuracy is None:
+    if right is None:
         size = with_error(abs(d.value), d.stderr)
-        if found.is_share:
+        if compared.is_share:
             size = f"{100 * abs(d.value):.1f} ± {100 * d.stderr:.1f} points"
         says = (
-            f"{better.name} has {size} {'less' if sign < 0 else 'more'} {found.metric} "
-            f"than {worse.name} on {d.num_texts:,} questions"
+            f"{better.name} has {size} {'less' if sign < 0 else 'more'} "
+            f"{compared.metric} than {worse.name} on {d.num_texts:,} questions"
         )
         if why := d.undecided_at(1 - DELTA, "questions"):
             return None, f"Undecided: {says}; {why}."
         if d.undecided_at(1 - level):
             return None, f"Undecided: {says}; {CHANCE}."
         return better.name, f"{better.name} is better: {says}."
-    right = of.accuracy
     won, lost = sorted((right.only_a, right.only_b), reverse=True)
-    at_risk = of.uncertain[0] if better is a else of.uncertain[1]
+    at_risk = compared.uncertain[0 if better is a else 1]
     says = (
         f"{better.name} alone answers {won:,} of {d.num_texts:,} questions rightly, "
         f"{worse.name} alone {lost:,} (McNemar's p = {right.p_value:.2g})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
@@ -22,144 +22,113 @@ from lm_latent_eval.report.compare.texts import compare_texts
 from lm_latent_eval.report.numbers import with_numbers
 from lm_latent_eval.report.units import Run
 
-
-@dataclass(frozen=True)
-class Asked:
-    """Options of a comparison."""
-
-    cluster: str | None = None
-    """Which field says what texts are part of; ``none``: nothing; None: see
-    ``find_clusters``."""
-    power: float | None = None
-    """Points of which a page says what decides them; None says nothing of it."""
+Runs = Sequence[Sequence[Run]]
+"""Runs of a model, each with its tasks."""
+Tasks = dict[str, list[Run]]
+"""Task -> the runs of a model in it."""
 
 
-def compare(
-    sides: Mapping[str, Sequence[Sequence[Run]]], asked: Asked | None = None
-) -> list[Comparison]:
+def compare(sides: Mapping[str, Runs], cluster: str | None = None) -> list[Comparison]:
     """Compare every two sides in every task that both have.
 
     Verdicts and intervals of three sides and more hold together, task by task: each is
     at 95 % over the number of pairs (Bonferroni).
 
     Args:
-        sides: Name -> the runs of a model, each with its tasks.
-        asked: What to compare; None is all by itself.
+        sides: Name -> the runs of a model.
+        cluster: Field that names what texts are part of, see ``find_clusters``.
 
     Raises:
         ValueError: If they share no task, none of them has an accuracy or texts, texts
             are not the same, or numbers are of different units.
     """
-    asked = asked or Asked()
     pairs = combinations(sides.items(), 2)
-    return together(
-        with_numbers(task for pair in pairs for task in _tasks(*pair, asked))
+    every = with_numbers(
+        task for (a, b) in pairs for task in _comparisons(*a, *b, cluster)
     )
-
-
-def _tasks(
-    a: tuple[str, Sequence[Sequence[Run]]],
-    b: tuple[str, Sequence[Sequence[Run]]],
-    asked: Asked,
-) -> Iterator[Callable[[], Comparison]]:
-    """Yield what compares two sides in a task, or in a group of them."""
-    tasks = _shared_tasks(*a, *b)
-    for task, (of_a, of_b) in tasks.items():
-        yield partial(_pair, task, (a[0], of_a), (b[0], of_b), asked)
-    for group, (all_a, all_b) in _groups(tasks, asked).items():
-        left, right = Side.of(a[0], all_a), Side.of(b[0], all_b)
-        yield partial(compare_questions, group, left, right, SUBTASK)
-
-
-def together(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Let verdicts and intervals of each task hold together, if there are several."""
-    pairs = Counter(each.task for each in comparisons)
+    count = Counter(each.task for each in every)
     return [
         each
-        if (number := pairs[each.task]) == 1
+        if (number := count[each.task]) == 1
         else replace(each.at(DELTA / number), adjusted=min(1.0, number * each.p_value))
-        for each in comparisons
+        for each in every
     ]
 
 
-def first_of_tasks(runs: Sequence[Run]) -> dict[str, Run]:
-    """Return the runs of a result by task; of several metrics the first."""
-    found: dict[str, Run] = {}
-    for run in runs:
-        found.setdefault(run.task, run)
-    return found
-
-
-def _shared_tasks(
-    name_a: str, a: Sequence[Sequence[Run]], name_b: str, b: Sequence[Sequence[Run]]
-) -> dict[str, tuple[list[Run], list[Run]]]:
-    def tasks(runs: Sequence[Sequence[Run]]) -> dict[str, list[Run]]:
-        named = [first_of_tasks(run) for run in runs]
-        shared = [task for task in named[0] if all(task in run for run in named)]
-        return {task: [run[task] for run in named] for task in shared}
-
-    of_a, of_b = tasks(a), tasks(b)
+def _comparisons(
+    name_a: str, a: Runs, name_b: str, b: Runs, cluster: str | None
+) -> Iterator[Callable[[], Comparison]]:
+    """Yield what compares two sides in a task, or in a group of them."""
+    of_a, of_b = _tasks(a), _tasks(b)
     if len(of_a) == len(of_b) == 1:  # files of estimates name no task
-        [task], [runs_a], [runs_b] = of_a, of_a.values(), of_b.values()
-        return {task: (runs_a, runs_b)}
-    shared = {task: (of_a[task], of_b[task]) for task in of_a if task in of_b}
+        of_b = dict(zip(of_a, of_b.values(), strict=True))
+    shared = [task for task in of_a if task in of_b]
     if not shared:
         raise ValueError(
             f"{name_a} and {name_b} have no task in common: "
             f"{', '.join(of_a) or 'none'} there and {', '.join(of_b) or 'none'} here"
         )
-    return shared
+    for task in shared:
+        pair = (name_a, of_a[task]), (name_b, of_b[task])
+        yield partial(_compare_task, task, *pair, cluster)
+    groups: dict[str, list[str]] = {}
+    for task in shared:
+        for group in of_a[task][0].settings.get("groups") or ():
+            groups.setdefault(group, []).append(task)
+    for group, tasks in groups.items():
+        # Tasks are the clusters of a group's questions: as many as a verdict takes.
+        texts = any(run.is_of_texts for t in tasks for run in (*of_a[t], *of_b[t]))
+        if len(tasks) >= FEWEST_TEXTS and not texts and cluster is None:
+            left, right = (_joined(group, tasks, runs) for runs in (of_a, of_b))
+            pair = (name_a, left), (name_b, right)
+            yield partial(_compare_task, group, *pair, SUBTASK)
 
 
-def _groups(
-    tasks: Mapping[str, tuple[list[Run], list[Run]]], asked: Asked
-) -> dict[str, tuple[list[Run], list[Run]]]:
-    """Return the questions of groups of tasks, of which each is a cluster.
+def _tasks(runs: Runs) -> Tasks:
+    """Return the runs of each task that all runs of a model have."""
+    first, *others = (first_of_tasks(run) for run in runs)
+    shared = [task for task in first if all(task in other for other in others)]
+    return {task: [each[task] for each in (first, *others)] for task in shared}
 
-    A group needs as many tasks as a verdict takes clusters, and questions in all.
-    """
-    named: dict[str, list[str]] = {}
-    for task, (runs, _) in tasks.items():
-        for group in runs[0].settings.get("groups") or ():
-            named.setdefault(group, []).append(task)
-    found = {}
-    for group, some in named.items():
-        sides = [[tasks[task][side] for task in some] for side in (0, 1)]
-        texts = any(run.is_of_texts for side in sides for runs in side for run in runs)
-        if len(some) < FEWEST_TEXTS or texts or asked.cluster is not None:
-            continue
-        a, b = (
-            [_joined(group, parts) for parts in zip(*side, strict=False)]
-            for side in sides
+
+def first_of_tasks(runs: Sequence[Run]) -> dict[str, Run]:
+    """Return the runs of a result by task; of several metrics the first."""
+    tasks: dict[str, Run] = {}
+    for run in runs:
+        tasks.setdefault(run.task, run)
+    return tasks
+
+
+def _joined(group: str, tasks: Sequence[str], runs: Tasks) -> list[Run]:
+    """Make one task of several, with the name of each in the fields of its units."""
+    joined = []
+    for parts in zip(*(runs[task] for task in tasks), strict=True):
+        units = [
+            run.units.assign(
+                unit=f"{run.task}/" + run.units["unit"],
+                fields=[{**each, SUBTASK: run.task} for each in run.units["fields"]],
+            )
+            for run in parts
+        ]
+        joined.append(
+            replace(
+                parts[0],
+                task=group,
+                units=pd.concat(units, ignore_index=True),
+                finished=all(run.finished for run in parts),
+            )
         )
-        found[group] = (a, b)
-    return found
+    return joined
 
 
-def _joined(group: str, parts: Sequence[Run]) -> Run:
-    """Make one task of several, a cluster each."""
-    units = [
-        run.units.assign(
-            unit=f"{run.task}/" + run.units["unit"],
-            fields=[{**each, SUBTASK: run.task} for each in run.units["fields"]],
-        )
-        for run in parts
-    ]
-    done = all(run.finished for run in parts)
-    return replace(
-        parts[0], task=group, units=pd.concat(units, ignore_index=True), finished=done
-    )
-
-
-def _pair(
-    task: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]], asked: Asked
+def _compare_task(
+    task: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]], cluster: str | None
 ) -> Comparison:
-    one, other = Side.of(*a), Side.of(*b)
-    texts = [run.is_of_texts for run in (*a[1], *b[1])]
-    if any(texts) and not all(texts):
+    texts = {run.is_of_texts for run in (*a[1], *b[1])}
+    if len(texts) > 1:
         raise ValueError(
             f"{task}: {a[0]} or {b[0]} has log-likelihoods of texts, the other one "
             "scores of questions: they do not compare"
         )
-    compare_units = compare_texts if any(texts) else compare_questions
-    return compare_units(task, one, other, asked.cluster)
+    compare_units = compare_texts if True in texts else compare_questions
+    return compare_units(task, Side(*a), Side(*b), cluster)
