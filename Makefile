@@ -85,7 +85,7 @@ next: ## Run README and the tests of the harness with the next line of lm-eval, 
 
 # Not installed but unpacked, so that no version of ours is moved: 340 MB. The licence of
 # iglm is for non-commercial use: say so.
-published: $(ngram) ## Run models that others have published (licences: docs/results.md).
+published: $(ngram) ## Run models that others have published (licences: benchmarks/README.md).
 	rm -rf $(published)
 	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(published)/python \
 	  antiberty==0.1.3 jieba==0.42.1 mistral-common==1.13.1 sentencepiece==0.2.3 tiktoken==0.14.0 \

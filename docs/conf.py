@@ -24,7 +24,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 source_suffix = {".md": "markdown"}
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.strikethrough"]
 

@@ -9,20 +9,14 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from lm_latent_eval import models
-from lm_latent_eval.cli.arguments import Parser
-from lm_latent_eval.cli.compare import add_compare
-from lm_latent_eval.cli.estimate import add_calibrate, add_estimate
-from lm_latent_eval.harness.backends import Latent
 from lm_latent_eval.options import Option, table
 from lm_latent_eval.scoring.interface import TextModel
-from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from tests.conftest import PROJECT
 
@@ -39,18 +33,19 @@ DOCUMENTED = (
 HEAD = """\
 # Options
 
-Made by `python -m tests.option_tables` from the tables that the program itself reads.
-
 An option has one name everywhere:
 
-| | |
-|---|---|
-| `lm_eval` | `--model_args pretrained=DIR,num_samples=1000,target_stderr=0.01` |
-| `lm-latent-eval estimate`, `compare` | `--num-samples 1000 --target-stderr 0.01` |
-| Python | `model.log_likelihood(texts, num_samples=1000, target_stderr=0.01)` |
+```bash
+lm_eval --model latent --model_args pretrained=DIR,num_samples=1e3,target_stderr=0.01
+lm-latent-eval estimate DIR --num-samples 1e3 --target-stderr 0.01
+```
 
-Integers may be written `1e3`. An option that has no effect is named in a warning.
-Those of training are in `lm-latent-eval train MODEL --help`.
+```python
+model.log_likelihood(texts, num_samples=1000, target_stderr=0.01)
+```
+
+A warning names options without effect. This page is made by
+`python -m tests.option_tables`.
 """
 
 
@@ -65,60 +60,26 @@ def page() -> str:
         [
             HEAD,
             "## Every model\n",
-            *_opening(),
-            "\n`--model_args` go before `lm_eval --batch_size` and `--device`. "
-            "lm-eval passes on the whole\nnumber 1 where nobody gives a batch size, "
-            "which counts as none.\n",
+            *_list(OpeningOptions),
             "## Models with latents\n",
-            *_table(ScoringOptions),
-            "\nThe first estimator and the first proposal are the defaults; what they "
-            "are is in\n[running models](harness.md#estimators).\n",
-            "| model | estimators | proposals |\n|---|---|---|",
+            *_list(ScoringOptions),
+            "[Estimators](harness.md#estimators) and proposals, the default first:\n",
+            "| Model | Estimators | Proposals |\n|---|---|---|",
             *(f"| `latent_{name}` | {_has(name)} |" for name in sorted(models.MODELS)),
-            *_own(),
             "",
+            *_own(),
         ]
     )
 
 
-def _cells(row: Option) -> tuple[str, str]:
-    """Return an option's name and its default, or its type and when it has none."""
-    default = f"`{row.default}`".replace("\n", "\\n")
-    return f"`{row.name}`", f"{row.kind}: {row.unset}" if row.unset else default
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(c.replace('|', '/') for c in cells)} |".replace("``", "`")
-
-
-def _table(*kinds: type) -> Iterator[str]:
-    yield "| option | default | |\n|---|---|---|"
-    for row in (row for kind in kinds for row in table(kind)):
-        yield _line(*_cells(row), row.sentences)
-
-
-def _opening() -> Iterator[str]:
-    """List the options of opening, and which commands and functions take them."""
-    takers = {
-        "`lm_eval`": {*inspect.signature(Latent.__init__).parameters},
-        "`estimate`": _flags(add_estimate),
-        "`calibrate`": _flags(add_calibrate),
-        "`compare`": _flags(add_compare),
-        "`load`": {*inspect.signature(load).parameters},
-        "`log_likelihood`": {*inspect.signature(LatentModel.log_likelihood).parameters},
-    }
-    yield "| option | default | of | |\n|---|---|---|---|"
-    for row in table(OpeningOptions):
-        of = [taker for taker, names in takers.items() if row.name in names]
-        yield _line(*_cells(row), ", ".join(of), row.sentences)
-
-
-def _flags(add: Callable[[Any, str], None]) -> set[str]:
-    """Return the names of what a command can be given."""
-    commands = Parser().add_subparsers()
-    add(commands, "")
-    [parser] = commands.choices.values()
-    return {action.dest for action in parser._actions}
+def _list(kind: type) -> Iterator[str]:
+    """List options with their defaults, or their types and what holds without them."""
+    for row in table(kind):
+        default = (
+            f"{row.kind}; default: {row.unset}" if row.unset else f"`{row.default}`"
+        )
+        yield f"`{row.name}` ({default})".replace("\n", "\\n").replace("``", "`")
+        yield f": {row.sentences}\n".replace("``", "`")
 
 
 def _has(name: str) -> str:
@@ -136,8 +97,8 @@ def _own() -> Iterator[str]:
     for name in sorted(models.MODELS | models.WRAPPERS):
         kind = models.model_class(name)
         if issubclass(kind, TextModel) and kind.options():
-            yield f"\n## `latent_{name}`\n"
-            yield from _table(kind.options())
+            yield f"## `latent_{name}`\n"
+            yield from _list(kind.options())
 
 
 def entry(row: Option, indent: int) -> list[str]:
