@@ -17,6 +17,7 @@ import torch
 from lm_latent_eval import models
 from lm_latent_eval.options import Option, table
 from lm_latent_eval.scoring.interface import TextModel
+from lm_latent_eval.scoring.metrics import METRICS
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from tests.conftest import PROJECT
 
@@ -68,6 +69,8 @@ def page() -> str:
             *(f"| `latent_{name}` | {_has(name)} |" for name in sorted(models.MODELS)),
             "",
             *_own(),
+            "## Metrics of perplexity tasks\n",
+            *_metrics(),
         ]
     )
 
@@ -99,6 +102,14 @@ def _own() -> Iterator[str]:
         if issubclass(kind, TextModel) and kind.options():
             yield f"## `latent_{name}`\n"
             yield from _list(kind.options())
+
+
+def _metrics() -> Iterator[str]:
+    """List the metrics that a task file may name, each by its first sentence."""
+    for name, metric in METRICS.items():
+        if metric.description:
+            yield f"- `{name}`: {metric.description.partition('. ')[0].rstrip('.')}."
+    yield ""
 
 
 def entry(row: Option, indent: int) -> list[str]:

@@ -190,9 +190,10 @@ def test_no_estimator_is_advised_that_a_model_lacks(tmp_path, estimator):
 
 
 def test_every_metric_has_a_meaning():
-    from lm_latent_eval.harness.perplexity import COMPLETION_METRICS, METRICS
+    from lm_latent_eval.harness.perplexity import COMPLETION
+    from lm_latent_eval.scoring.metrics import METRICS
 
-    metrics = METRICS | COMPLETION_METRICS
+    metrics = METRICS | COMPLETION
     assert {m for m in metrics if not m.endswith("_stderr")} <= MEANING.keys()
 
 

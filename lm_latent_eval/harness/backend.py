@@ -48,13 +48,13 @@ from lm_latent_eval.harness.running import (
     stock_rates,
     unsaid,
 )
+from lm_latent_eval.harness.summary import summary_of
 from lm_latent_eval.latent import Normalization
 from lm_latent_eval.options import truth
 from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError, noting_progress
 from lm_latent_eval.scoring.generation import GenerationOptions
 from lm_latent_eval.scoring.interface import TextScorer
-from lm_latent_eval.scoring.metrics import Summary
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER
 from lm_latent_eval.scoring.texts import Query, naming
 
@@ -108,7 +108,8 @@ class Backend(LM):
         super().__init__()
         self._scorer, self._processes, self._device = scorer, processes, device
         self._rank, self._world_size = processes.rank, processes.world_size
-        self.summary = Summary()
+        self.reported: list[Answer] = []
+        """Answers of the run, of all processes, without their log-weights."""
         self._unreported: list[Answer] = []
         self._missed: dict[str, list[MissedFloat]] = {}
         self._lacking: list[tuple[str, str, int]] = []
@@ -331,7 +332,7 @@ class Backend(LM):
         return places
 
     def _report(self) -> None:
-        self.summary.add(self._processes.gather(self._unreported))
+        self.reported += self._processes.gather(self._unreported)
         self._unreported = []
 
     def get_model_info(self) -> dict[str, Any]:
@@ -348,7 +349,7 @@ class Backend(LM):
         info = self._about_run()
         if self._lacking:
             refuse_byte_rates(self._lacking)
-        self.summary = Summary()  # the same model may be evaluated again
+        self.reported = []  # the same model may be evaluated again
         if self._missed:
             end(info, self._missed)
         return info
@@ -368,7 +369,7 @@ class Backend(LM):
             task: sorted({score.name for score in some})
             for task, some in self._missed.items()
         }
-        summary = self.summary.as_dict()
+        summary = summary_of(self.reported)
         if tied := summary.get("questions_tied"):
             logger.warning(
                 "%d of %d questions tie: rounding alone chooses the answer that acc "

@@ -1,7 +1,7 @@
-r"""Metrics of the perplexity tasks: each document's answer, paired with its counts.
+r"""Tasks of perplexity: each document's answer, paired with its counts.
 
-``tasks/perplexity`` names them. Of document completion, the second half of a document
-given the first,
+``tasks/perplexity`` names them; their metrics are those of ``scoring.metrics``. Of
+document completion, the second half of a document given the first,
 
 .. math:: \log\hat p(x_2 \mid x_1) = \log\hat p(x_1 x_2) - \log\hat p(x_1)
 
@@ -14,8 +14,9 @@ Source: Wallach et al. (2009), section 2, "document completion".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
@@ -27,131 +28,68 @@ from lm_latent_eval.harness.answers import (
     score_of,
 )
 from lm_latent_eval.harness.running import RATES
-from lm_latent_eval.harness.tasks import announce
+from lm_latent_eval.harness.tasks import WholeTextTask, register_metrics
 from lm_latent_eval.ledger.settings import plain
-from lm_latent_eval.scoring import metrics
+from lm_latent_eval.options import one_of
 from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.metrics import METRICS, UNKNOWN
 from lm_latent_eval.text.files import digest
 
-UNITS = RATES | {
-    "token_perplexity": "tokens",
-    "certified_token_perplexity": "tokens",
-}
-"""Denominators of rates."""
+DIGITS = 2.0**53
+"""Largest whole number that float64 tells from the next one."""
 
 
 class Term(tuple[Any, ...]):
     """A text's part of a metric, as JSON for ``--log_samples``.
 
     Of a rate, as in the tasks of lm-eval, two numbers of which the corpus sums both:
-    nats and what they are divided by. Of a half of a document which one it is, with
-    nats and tokens. A list would be several results of one document to lm-eval 0.5.
+    nats and their denominator. Of a half of a document which one it is, with nats and
+    tokens. A list would be several results of one document to lm-eval 0.5.
     """
 
     answer: Answer | None = None
-    """None of a text that has no number."""
+    """Answer; None of a text that has no number."""
     document: int
-    """Of a half."""
+    """Number of a half's document."""
 
     @classmethod
     def of(cls, metric: str, answer: Answer) -> Term:
         """Take a document's part in a metric."""
-        unit = UNITS.get(metric.removesuffix("_stderr"))
+        unit = METRICS[metric].unit
         nats = plain(answer.estimate.log_evidence)
         term = cls((nats, getattr(answer, unit)) if unit else ())
         term.answer = answer
         return term
 
 
-SUMMARY = (
-    *("token_perplexity", "token_perplexity_stderr"),
-    *("token_perplexity_monte_carlo_error", "certified_token_perplexity"),
-    *("bits_per_byte", "bits_per_byte_stderr"),
-    *("corpus_token_perplexity", "corpus_token_perplexity_stderr"),
-)
-"""Metrics of most tasks: five rows of lm-eval's table."""
+Terms: TypeAlias = dict[str, Term]
+"""Metric -> a document's term."""
+Aggregation: TypeAlias = Callable[[Sequence[Term]], "float | str"]
 
 
-def process_text(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Term]:
-    """Give the metrics of ``SUMMARY`` the same document; for ``process_results``.
-
-    Raises:
-        ValueError: As ``process_every_metric`` does.
-    """
-    terms = process_every_metric(doc, results)
-    return {name: term for name, term in terms.items() if name in SUMMARY}
-
-
-def process_every_metric(
-    doc: dict[str, Any], results: Sequence[Any]
-) -> dict[str, Term]:
-    """Give every metric of ``METRICS`` the same document; for ``process_results``.
-
-    Answers of models that are not ours are plain floats: nothing says how many tokens
-    they are of, nor what bound they are. They have rates per word and byte alone.
-
-    Raises:
-        ValueError: If the answer is about another text: lm-eval's request cache knows
-            tasks by name only.
-    """
-    text, answer = doc["text"], score_of(results[0])
-    if isinstance(answer, MissedFloat):
-        return {name: Term() for name in METRICS}
-    if not isinstance(answer, ScoredFloat):
-        return _of_strings(_terms(Answer.exact(answer, text)), True)
-    if answer.answer.text != digest(text):
-        raise ValueError(
-            f"the answer is not about this text ({text[:40]!r}...): the requests come "
-            "from a cache of another file; run with --cache_requests refresh"
-        )
-    return _terms(answer.answer)
-
-
-def process_known_words(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Term]:
-    """Give the metrics per token alone the same document; for ``process_results``.
-
-    Of a model that leaves unknown words out, rates per word and byte mean nothing.
-
-    Raises:
-        ValueError: If the model is none of ours, or the answer is about another text.
-    """
-    if not isinstance(score_of(results[0]), MissedFloat):
-        recorded(score_of(results[0]), "latent_topic_perplexity")
-    return _of_strings(process_text(doc, results), False)
-
-
-def _of_strings(terms: dict[str, Term], wanted: bool) -> dict[str, Term]:
-    """Keep the rates per word and byte, or the others."""
-    return {n: t for n, t in terms.items() if n.startswith((*RATES,)) is wanted}
-
-
-def _terms(answer: Answer) -> dict[str, Term]:
-    return {name: Term.of(name, answer) for name in METRICS}
-
-
-def _of_terms(
-    name: str, metric: metrics.Metric
-) -> Callable[[Sequence[Term]], float | str]:
-    """Return an aggregation that reports texts left out.
+@dataclass(frozen=True)
+class OfTexts:
+    """Aggregation of a corpus's terms to a metric, which says how many it leaves out.
 
     lm-eval prints every digit before the point, of which a large number has few that
-    mean anything: such a one is written as a power of ten.
+    mean anything: such a number is written as a power of ten.
     """
 
-    def aggregated(terms: Sequence[Term]) -> float | str:
+    name: str
+
+    def __call__(self, terms: Sequence[Term]) -> float | str:
+        """Compute the metric of the texts that have a number."""
         answers = [term.answer for term in terms if term.answer is not None]
+        is_error = self.name.endswith("_stderr")  # in its place is a float or "N/A"
         if len(answers) == len(terms):
-            value = metric(answers)
+            value = METRICS[self.name](answers)
             if not isinstance(value, float) or value <= DIGITS:
                 return value
-            # Where an error belongs, lm-eval prints a float or "N/A".
-            is_error = name.endswith("_stderr")
-            return metrics.UNKNOWN if is_error else f"{value:.4e}"
-        if name.endswith("_stderr") or not answers:
-            return metrics.UNKNOWN
-        return of_some(metric(answers), len(answers), len(terms), "texts")
-
-    return aggregated
+            return UNKNOWN if is_error else f"{value:.4e}"
+        if is_error or not answers:
+            return UNKNOWN
+        value = METRICS[self.name](answers)
+        return of_some(value, len(answers), len(terms), "texts")
 
 
 def of_some(value: float | str, count: int, of: int, what: str) -> float | str:
@@ -161,18 +99,108 @@ def of_some(value: float | str, count: int, of: int, what: str) -> float | str:
         >>> of_some(2.5, 3, 3, "texts"), of_some(2.5, 2, 3, "texts")
         (2.5, '2.5000 (2 of 3 texts)')
     """
-    if count == of or value == metrics.UNKNOWN:
+    if count == of or value == UNKNOWN:
         return value
     shown = f"{value:.4f}" if isinstance(value, float) else str(value)
     return f"{shown} ({count} of {of} {what})"
 
 
-DIGITS = 2.0**53
-"""Largest whole number that float64 tells from the next one."""
-METRICS = {name: _of_terms(name, metric) for name, metric in metrics.METRICS.items()}
-"""Name in a task's ``metric_list`` -> aggregation."""
+class PerplexityTask(WholeTextTask):
+    """Whole texts by metrics of a table: those of a summary, or those of its file.
 
-announce(METRICS)
+    A ``metric_list`` of a task file needs names alone.
+    """
+
+    table: ClassVar[Mapping[str, Aggregation]] = {n: OfTexts(n) for n in METRICS}
+    """Metrics that there are."""
+    listed: ClassVar[Sequence[str]] = [n for n, m in METRICS.items() if m.in_summary]
+    """Metrics where the file names none."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """List the metrics, each with its error.
+
+        Raises:
+            ValueError: If the file names a metric that there is not.
+        """
+        named = [each["metric"] for each in config.get("metric_list") or ()]
+        for name in named:
+            one_of("metric_list", name, [*self.table])
+        names = {*(named or self.listed)}
+        metric_list = [
+            {
+                "metric": name,
+                "aggregation": aggregation,
+                "higher_is_better": name in METRICS and METRICS[name].higher_is_better,
+            }
+            for name, aggregation in self.table.items()
+            if name.removesuffix("_stderr") in names
+        ]
+        super().__init__({**config, "metric_list": metric_list})
+
+    @classmethod
+    def terms(cls, doc: dict[str, Any], results: Sequence[Any]) -> Terms:
+        """Return a document's terms of every metric that its answer has.
+
+        Raises:
+            ValueError: If the answer is about another text: lm-eval's request cache
+                knows tasks by name only.
+        """
+        text, score = doc["text"], score_of(results[0])
+        if isinstance(score, MissedFloat):
+            return {name: Term() for name in METRICS}
+        if not isinstance(score, ScoredFloat):
+            # Nothing says how many tokens a plain float is of, nor which bound it is.
+            exact = _terms(Answer.exact(score, text))
+            return {n: term for n, term in exact.items() if n.startswith((*RATES,))}
+        if score.answer.text != digest(text):
+            raise ValueError(
+                f"the answer is not about this text ({text[:40]!r}...): the requests "
+                "come from a cache of another file; run with --cache_requests refresh"
+            )
+        return _terms(score.answer)
+
+    def process_results(
+        self, doc: dict[str, Any], results: Sequence[Any]
+    ) -> dict[str, Term]:
+        """Give the task's metrics the same document."""
+        terms = self.terms(doc, results)
+        return {
+            name: term for name, term in terms.items() if name in self.aggregation()
+        }
+
+
+def _terms(answer: Answer) -> Terms:
+    return {name: Term.of(name, answer) for name in METRICS}
+
+
+class FullPerplexityTask(PerplexityTask):
+    """Whole texts by every metric."""
+
+    listed: ClassVar = [*METRICS]
+
+
+class KnownWordsTask(PerplexityTask):
+    """Whole texts by metrics per token alone, of models that leave unknown words out.
+
+    Rates per word and byte mean nothing there.
+    """
+
+    table: ClassVar = {n: OfTexts(n) for n in METRICS if not n.startswith((*RATES,))}
+
+    @classmethod
+    def terms(cls, doc: dict[str, Any], results: Sequence[Any]) -> Terms:
+        """Return a document's terms.
+
+        Raises:
+            ValueError: If the model is none of ours.
+        """
+        score = score_of(results[0])
+        if not isinstance(score, MissedFloat):
+            recorded(score, "latent_topic_perplexity")
+        return super().terms(doc, results)
+
+
+# -- document completion --------------------------------------------------------------
 
 
 def halves(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -193,82 +221,85 @@ def halves(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
         yield {"document": document, "text": text, "part": "whole"}
 
 
-def process_half(doc: dict[str, Any], results: Sequence[Any]) -> dict[str, Term]:
-    """Give every metric the same text; for ``process_results``.
-
-    Raises:
-        ValueError: If the model is none of ours: nothing says how many tokens it
-            predicted.
-    """
-    score, term = score_of(results[0]), Term([doc["part"]])
-    if not isinstance(score, MissedFloat):
-        answer = recorded(score, "latent_document_completion")
-        estimate = answer.estimate
-        term = Term([doc["part"], plain(estimate.log_evidence), estimate.num_tokens])
-        term.answer = answer
-    term.document = doc["document"]
-    return dict.fromkeys(COMPLETION_METRICS, term)
+Signed: TypeAlias = list[tuple[int, Answer]]
+"""Signs and answers of halves: log p of what is given is subtracted."""
 
 
-Terms = list[tuple[int, Answer]]
-"""Signs and answers of halves."""
+def _tokens(halves: Signed) -> int:
+    return sum(sign * answer.tokens for sign, answer in halves)
 
 
-def _tokens(terms: Terms) -> int:
-    """Count the tokens of the second halves."""
-    return sum(sign * answer.tokens for sign, answer in terms)
-
-
-def _perplexity(terms: Terms) -> float | str:
-    """Perplexity per token of the second halves."""
-    if not (tokens := _tokens(terms)):
-        return "N/A"
-    nats = math.fsum(sign * answer.estimate.log_evidence for sign, answer in terms)
+def _perplexity(halves: Signed) -> float | str:
+    if not (tokens := _tokens(halves)):
+        return UNKNOWN
+    nats = math.fsum(sign * answer.estimate.log_evidence for sign, answer in halves)
     return math.exp(-nats / tokens)
 
 
-def _draws_error(terms: Terms) -> float | str:
-    """Error of that perplexity by the draws; a difference has that of a sum."""
-    value = _perplexity(terms)
+def _draws_error(halves: Signed) -> float | str:
+    """Return the error of the perplexity by draws; a difference has that of a sum."""
+    value = _perplexity(halves)
     if isinstance(value, str):
         return value
-    answers = [answer for _, answer in terms]
+    answers = [answer for _, answer in halves]
     rate = CorpusRate.nats(
         [answer.estimate for answer in answers],
         torch.ones(len(answers), dtype=torch.long),
         [answer.stream for answer in answers],
     )
-    error = value * rate.draws_stderr * len(answers) / _tokens(terms)
-    return "N/A" if math.isinf(error) else error
+    error = value * rate.draws_stderr * len(answers) / _tokens(halves)
+    return UNKNOWN if math.isinf(error) else error
 
 
-def _of_documents(
-    metric: Callable[[Terms], float | str],
-) -> Callable[[Sequence[Term]], float | str]:
-    """Return an aggregation over the documents whose halves both have a number."""
-
-    def aggregated(items: Sequence[Term]) -> float | str:
-        documents: dict[int, Terms] = {}
-        for item in items:
-            terms = documents.setdefault(item.document, [])
-            if item.answer is not None:  # log p of what is given is subtracted
-                sign = 1 if item[0] == "whole" else -1
-                terms.append((sign, item.answer))
-        whole = [terms for terms in documents.values() if len(terms) == 2]
-        value = metric([term for terms in whole for term in terms])
-        return of_some(value, len(whole), len(documents), "documents")
-
-    return aggregated
-
-
-COMPLETION_METRICS: dict[str, Callable[[Sequence[Term]], float | str]] = {
-    name: _of_documents(metric)
-    for name, metric in {
-        "completion_perplexity": _perplexity,
-        "completion_perplexity_draws_error": _draws_error,
-        "completed_tokens": _tokens,
-    }.items()
+COMPLETION: dict[str, Callable[[Signed], float | str]] = {
+    "completion_perplexity": _perplexity,
+    "completion_perplexity_draws_error": _draws_error,
+    "completed_tokens": _tokens,
 }
-"""Name in a task's ``metric_list`` -> aggregation."""
+"""Metrics of second halves, per token."""
 
-announce(COMPLETION_METRICS)
+
+@dataclass(frozen=True)
+class OfHalves:
+    """Aggregation over the documents whose halves both have a number."""
+
+    name: str
+
+    def __call__(self, terms: Sequence[Term]) -> float | str:
+        """Compute the metric."""
+        documents: dict[int, Signed] = {}
+        for term in terms:
+            parts = documents.setdefault(term.document, [])
+            if term.answer is not None:
+                parts.append((1 if term[0] == "whole" else -1, term.answer))
+        complete = [parts for parts in documents.values() if len(parts) == 2]
+        value = COMPLETION[self.name]([part for parts in complete for part in parts])
+        return of_some(value, len(complete), len(documents), "documents")
+
+
+class CompletionTask(PerplexityTask):
+    """Second halves of documents given the first."""
+
+    table: ClassVar = {name: OfHalves(name) for name in COMPLETION}
+    listed: ClassVar = [*COMPLETION]
+
+    @classmethod
+    def terms(cls, doc: dict[str, Any], results: Sequence[Any]) -> Terms:
+        """Give every metric the same half of a document.
+
+        Raises:
+            ValueError: If the model is none of ours: nothing says how many tokens it
+                predicted.
+        """
+        score, term = score_of(results[0]), Term([doc["part"]])
+        if not isinstance(score, MissedFloat):
+            answer = recorded(score, "latent_document_completion")
+            estimate = answer.estimate
+            nats = plain(estimate.log_evidence)
+            term = Term([doc["part"], nats, estimate.num_tokens])
+            term.answer = answer
+        term.document = doc["document"]
+        return dict.fromkeys(cls.table, term)
+
+
+register_metrics([*METRICS, *COMPLETION])

@@ -42,9 +42,9 @@ class WholeTextTask(RollingTask):
         return super().aggregate(0)
 
 
-def announce(metrics: Iterable[str]) -> None:
+def register_metrics(names: Iterable[str]) -> None:
     """Register metrics that ``process_results`` makes; 0.5 warns of unknown names."""
-    for name in metrics:
+    for name in names:
         if name not in metric_registry:
             register_metric(metric=name, output_type="loglikelihood_rolling")(_unmade)
 
@@ -52,7 +52,7 @@ def announce(metrics: Iterable[str]) -> None:
 def _unmade(*_: Any, **__: Any) -> Any:
     """Raise: lm-eval computes a metric that ``process_results`` should have made."""
     raise ValueError(
-        "a metric of lm_latent_eval needs the process_results of its task: include "
+        "a metric of lm_latent_eval needs the class of its task: include "
         "tasks/perplexity/_metrics.yaml"
     )
 

@@ -1,18 +1,18 @@
-"""Corpus metrics from the estimates of documents, and the summary of a run.
+"""Metrics of a corpus: functions of its answers, registered by a decorator.
 
-Numbers named ``<metric>_stderr`` fill the harness's Stderr column. As for any model,
-it is the error over texts: that of the draws is in it, and has rows of its own.
+From ``METRICS`` follow the metrics of lm-eval's tasks (``harness.perplexity``), the
+rows of ``recompute`` and the table of docs/options.md. A metric named ``NAME_stderr``
+fills lm-eval's Stderr column: as for any model, it is the error over texts. The error
+of draws is in it, and has rows of its own.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import statistics
 import sys
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,13 +22,11 @@ from numpy.typing import NDArray
 from lm_latent_eval.estimators import (
     Bound,
     CorpusRate,
-    Estimate,
     certified_perplexity,
     corpus_perplexity,
     effective_sample_size,
     instance_perplexity,
 )
-from lm_latent_eval.estimators.choices import is_undecided, tied
 from lm_latent_eval.estimators.diagnostics import RELIABLE_PARETO_K
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.totals import Totals
@@ -42,120 +40,159 @@ nothing is drawn."""
 TOO_LARGE = f"above {sys.float_info.max:.2g}"
 """In place of a perplexity that is finite and no float."""
 
+Number: TypeAlias = Callable[[Totals], "float | str"]
+Rates: TypeAlias = Callable[[Totals], CorpusRate]
 
-# -- per word and byte ---------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of a corpus, refused where its answers do not make it."""
+
+    name: str
+    function: Number
+    description: str
+    """Explanation for readers of results; "" of an error."""
+    unit: str | None
+    """Denominator of a rate: tokens, words or bytes."""
+    in_summary: bool
+    """Whether most tasks print it."""
+    higher_is_better: bool
+
+    def __call__(self, answers: Sequence[Answer] | Totals) -> float | str:
+        """Compute it, or say in its place why there is none.
+
+        A perplexity beyond any float is not infinite: a lower limit stands for it.
+        """
+        totals = answers if isinstance(answers, Totals) else Totals(answers)
+        if refusal := _refusal(totals, self.unit):
+            if self.name.endswith("_stderr"):
+                return UNKNOWN
+            why, remedy = refusal
+            if remedy:
+                logger.warning("no %s (%s): %s", self.name, why, remedy)
+            return f"refused: {why}"
+        value = self.function(totals)
+        if value != math.inf:
+            return value
+        return UNKNOWN if self.name.endswith(("stderr", "error")) else TOO_LARGE
 
 
+METRICS: dict[str, Metric] = {}
+"""Name -> metric, in the order of tables."""
+
+
+def metric(
+    name: str,
+    unit: str | None = None,
+    *,
+    summary: bool = False,
+    higher_is_better: bool = False,
+) -> Callable[[Number], Number]:
+    """Register a function of a corpus as a metric.
+
+    Args:
+        name: Name in results.
+        unit: Denominator, if it is a rate.
+        summary: Whether most tasks print it.
+        higher_is_better: Whether more is better.
+    """
+
+    def register(function: Number) -> Number:
+        description = " ".join((function.__doc__ or "").split())
+        METRICS[name] = Metric(
+            name, function, description, unit, summary, higher_is_better
+        )
+        return function
+
+    return register
+
+
+def rate(name: str, unit: str, *, summary: bool = False) -> Callable[[Rates], Rates]:
+    """Register a rate as a metric, and its error over texts as ``NAME_stderr``."""
+
+    def register(rates: Rates) -> Rates:
+        def value(totals: Totals) -> float:
+            return rates(totals).value
+
+        def stderr(totals: Totals) -> float | str:
+            error = rates(totals).stderr
+            return UNKNOWN if error is None else error
+
+        value.__doc__ = rates.__doc__
+        metric(name, unit, summary=summary)(value)
+        metric(f"{name}_stderr", unit, summary=summary)(stderr)
+        return rates
+
+    return register
+
+
+def _refusal(totals: Totals, unit: str | None) -> tuple[str, str] | None:
+    """Return why a corpus has no rate per unit, and a remedy; None: it has one.
+
+    A rate that divides by what was not scored would be too small.
+    """
+    if Bound.UNNORMALISED in totals.bounds:
+        return (
+            "unnormalised scores",
+            "the model's scores are no probabilities; use the contrastive_entropy "
+            "tasks",
+        )
+    if not totals.total("tokens"):
+        return "no words to predict", ""
+    if unit not in ("words", "bytes"):
+        return None
+    if totals.left_out:
+        return (
+            f"{totals.left_out} words left out",
+            "the model does not know them; token_perplexity is per known word",
+        )
+    if unit == "bytes":
+        for count, what in (
+            (totals.unspelled, "words not spelled"),
+            (totals.respaced, "gaps not charged"),
+        ):
+            if count:
+                return (
+                    f"{count} {what}",
+                    "strings were not scored; use a checkpoint with a character model "
+                    "(unk=spelled) on text without a literal <unk>",
+                )
+    return None if totals.total(unit) else (f"no {unit}", "")
+
+
+@rate("word_perplexity", "words")
 def word_rate(totals: Totals) -> CorpusRate:
-    """Perplexity per word."""
+    """Perplexity per word between white space, as other harness models report."""
     return _rate(CorpusRate.perplexity, totals, "words")
 
 
+@rate("byte_perplexity", "bytes")
 def byte_rate(totals: Totals) -> CorpusRate:
-    """Perplexity per byte."""
+    """Perplexity per byte of the text."""
     return _rate(CorpusRate.perplexity, totals, "bytes")
 
 
+@rate("bits_per_byte", "bytes", summary=True)
 def bit_rate(totals: Totals) -> CorpusRate:
-    """Bits per byte."""
+    """Bits per byte of the text."""
     return _rate(CorpusRate.bits, totals, "bytes")
 
 
+@rate("token_perplexity", "tokens", summary=True)
 def token_rate(totals: Totals) -> CorpusRate:
-    """Perplexity per predicted token."""
+    """Exp of the negative log-likelihood a predicted token.
+
+    Each text's likelihood stands by itself (instance level). ± is over texts: what to
+    expect of other texts of the kind, the Monte Carlo error included.
+    """
     return _rate(CorpusRate.perplexity, totals, "tokens")
 
 
-Number: TypeAlias = Callable[[Totals], "float | str"]
-Rates: TypeAlias = Callable[[Totals], CorpusRate]
-Metric: TypeAlias = Callable[[Sequence[Answer] | Totals], "float | str"]
-
-
-def value_of(rate: Rates) -> Number:
-    """Return the value of a rate."""
-    return lambda totals: rate(totals).value
-
-
-def stderr_of(rate: Rates) -> Number:
-    """Return the error over texts; N/A where that of draws is not known."""
-
-    def stderr(totals: Totals) -> float | str:
-        error = rate(totals).stderr
-        return UNKNOWN if error is None else error
-
-    return stderr
-
-
-def of_words(metric: Number, *, is_error: bool = False) -> Number:
-    """Refuse a rate that divides by words which were not scored.
-
-    Such a number would be too small by what they cost. In its place stands how many.
-    """
-
-    def checked(totals: Totals) -> float | str:
-        left_out = totals.left_out
-        if not left_out:
-            return metric(totals)
-        if is_error:
-            return UNKNOWN
-        logger.warning(
-            "no rate per word or byte: %d words are left out, which the model does not "
-            "know; token_perplexity is per known word",
-            left_out,
-        )
-        return f"refused: {left_out} words left out"
-
-    return checked
-
-
-def having_words(metric: Number, *, is_error: bool = False) -> Number:
-    """Refuse a rate per word of texts without any."""
-    nothing = UNKNOWN if is_error else "refused: no words"
-    return lambda totals: metric(totals) if totals.total("words") else nothing
-
-
-def of_strings(metric: Number, *, is_error: bool = False) -> Number:
-    """Refuse a rate per byte where words were scored and their strings were not.
-
-    Such a number would be too small by what lost spellings and spaces cost, and compare
-    with nothing. In its place stands what it lacks.
-    """
-
-    def checked(totals: Totals) -> float | str:
-        lacking = [
-            f"{count} {what}"
-            for count, what in (
-                (totals.unspelled, "words not spelled"),
-                (totals.respaced, "gaps not charged"),
-            )
-            if count
-        ] or ["no bytes"] * (not totals.total("bytes"))
-        if not lacking:
-            return metric(totals)
-        if is_error:
-            return UNKNOWN
-        logger.warning(
-            "no rate per byte: %s, so strings were not scored; use a checkpoint with a "
-            "character model (unk=spelled) on text without a literal <unk>",
-            " and ".join(lacking),
-        )
-        return f"refused: {lacking[0]}"
-
-    return of_words(checked, is_error=is_error)
-
-
-# -- importance-sampled perplexity, per predicted token ------------------------------
-
-
-def token_perplexity(totals: Totals) -> float:
-    """Instance level: exp(-1/T sum_n log p-hat(x_n)), T predicted tokens."""
-    return instance_perplexity(totals.log_p, totals.total("tokens"))
-
-
+@metric("token_perplexity_monte_carlo_error", summary=True)
 def monte_carlo_error(totals: Totals) -> float | str:
-    """Error of ``token_perplexity`` from draws and what they may have missed.
+    """How far other draws of the latents would lead on these very texts.
 
-    Where that cannot be estimated of some texts, what the others add is said.
+    What draws are likely to miss is in it, as far as a search of its own could tell.
     """
     rate = token_rate(totals)
     if rate.monte_carlo_stderr is not None:
@@ -172,67 +209,77 @@ def monte_carlo_error(totals: Totals) -> float | str:
     return f"{unknown}; {theirs:.2g} by the others" if theirs < math.inf else unknown
 
 
+@metric("token_perplexity_draws_error")
 def draws_error(totals: Totals) -> float:
-    """Error of ``token_perplexity`` by the delta method, blind to missed latents."""
+    """Monte Carlo error as the draws tell it.
+
+    They do not know what their proposal never visits, so it can be far too small.
+    """
     return token_rate(totals).draws_stderr
 
 
+@metric("texts_without_monte_carlo_error")
 def texts_without_error(totals: Totals) -> int:
-    """Documents whose Monte Carlo error cannot be estimated."""
+    """Number of texts whose Monte Carlo error cannot be estimated.
+
+    Nothing has checked their draws, or what a search found contradicts them. Of those
+    only a bound is known, on one side, and so of the corpus; what the others add to its
+    error is said.
+    """
     return int(np.isnan(totals.column("missed")).sum())
 
 
+@metric("corpus_token_perplexity", summary=True)
 def corpus_level_perplexity(totals: Totals) -> float:
-    """Corpus level: exp(-1/T log(1/K sum_k prod_n w_nk)).
+    """Token perplexity with the weights of all texts multiplied before averaging.
 
-    The same K for every document: of a run that chose K a document, the first draws of
-    each as many as the least has.
+    The corpus level, as some papers report. Looser: compare its effective sample size.
     """
+    # exp(-1/T log(1/K sum_k prod_n w_nk)), the same K for every text: of a run that
+    # chose K a text, as many first draws as the least has.
     products = totals.corpus_weights
     if products is None:
-        return token_perplexity(totals)
+        return token_rate(totals).value
     return corpus_perplexity(products[None], totals.total("tokens"))
 
 
-def corpus_level_perplexity_stderr(totals: Totals) -> float | str:
-    """That of ``token_perplexity`` where they are one number.
-
-    The error of a mean of products is not to be had from products, of which the largest
-    is next to everything.
-    """
-    if totals.corpus_weights is not None:
-        return UNKNOWN
-    return stderr_of(token_rate)(totals)
+@metric("corpus_token_perplexity_stderr", summary=True)
+def _corpus_level_stderr(totals: Totals) -> float | str:
+    # The error of a mean of products is not to be had from products, of which the
+    # largest is next to everything.
+    error = token_rate(totals).stderr
+    return UNKNOWN if totals.corpus_weights is not None or error is None else error
 
 
 CERTIFIED = (Bound.EXACT, Bound.STRICT_LOWER, Bound.STOCHASTIC_LOWER)
 """Bounds of a log-likelihood that multiply to one that a certificate holds for."""
 
 
+@metric("certified_token_perplexity", "tokens", summary=True)
 def certified(totals: Totals) -> float | str:
-    """Upper limit of the token perplexity at 95 % confidence.
+    """With 95 % confidence over the draws, the true token perplexity is at most this.
 
-    Documents that share their draws (copies answered from a cache) pay for it. Where
-    nothing is drawn (a beam, a model without latents) it is the perplexity itself, and
-    where an estimate bounds nothing there is none.
+    That holds however badly the proposal fits.
     """
     if not totals.bounds <= {*CERTIFIED}:
         return UNKNOWN
     streams = totals.column("stream")[totals.are(Bound.STOCHASTIC_LOWER)]
-    if not len(streams):
-        return token_perplexity(totals)
+    if not len(streams):  # nothing is drawn
+        return token_rate(totals).value
     return certified_perplexity(
         totals.log_p,
         totals.total("tokens"),
         CONFIDENCE,
+        # Copies answered from a cache share their draws, and pay for it.
         multiplicity=int(np.unique(streams, return_counts=True)[1].max()),
     )
 
 
+@metric("token_perplexity_at_least")
 def at_least(totals: Totals) -> float | str:
-    """Lower bound of the token perplexity on average over draws, with ``bounds=both``.
+    """Lower limit of the true token perplexity, on average over draws.
 
-    At least 1, as every perplexity is. N/A unless every document's error is known.
+    No confidence comes with it: use it beside ± alone.
     """
     uppers = totals.column("upper")
     if np.isnan(uppers).any():
@@ -241,80 +288,46 @@ def at_least(totals: Totals) -> float | str:
     return max(1.0, instance_perplexity(log_p, totals.total("tokens")))
 
 
-def over_texts(column: str, combine: Callable[[NDArray[Any]], float]) -> Number:
+def _over_texts(
+    totals: Totals, column: str, combine: Callable[..., Any]
+) -> float | str:
     """Return a number of the texts that have a diagnostic of draws; N/A: none has."""
-
-    def combined(totals: Totals) -> float | str:
-        values = totals.column(column)
-        known = values[~np.isnan(values)]
-        return float(combine(known)) if len(known) else UNKNOWN
-
-    return combined
+    values = totals.column(column)
+    values = values[~np.isnan(values)]
+    return float(combine(values)) if len(values) else UNKNOWN
 
 
+@metric("effective_samples_median", higher_is_better=True)
+def median_effective_samples(totals: Totals) -> float | str:
+    """Perfect draws that the weighted draws of the median text are worth."""
+    return _over_texts(totals, "effective_sample_size", np.median)
+
+
+@metric("effective_samples_minimum", higher_is_better=True)
+def least_effective_samples(totals: Totals) -> float | str:
+    """Perfect draws that the weighted draws of the worst text are worth."""
+    return _over_texts(totals, "effective_sample_size", np.min)
+
+
+@metric("effective_samples_corpus", higher_is_better=True)
 def corpus_effective_samples(totals: Totals) -> float | str:
-    """Effective sample size of the corpus-level weights; 1 is as good as one draw."""
+    """Perfect draws that the weights of the corpus level are worth.
+
+    Near 1, one draw decides the number.
+    """
     products = totals.corpus_weights
     return UNKNOWN if products is None else effective_sample_size(products).item()
 
 
-def of_probabilities(name: str, metric: Number) -> Metric:
-    """Refuse a metric of log-probabilities where a model gave unnormalised scores.
+@metric("share_pareto_k_above_0.7")
+def unreliable_share(totals: Totals) -> float | str:
+    """Share of texts whose weights have too heavy a tail to trust the draws' error.
 
-    A perplexity beyond any float is no infinite one: what it is above is said.
+    It is of the texts with at least 30 positive weights.
     """
-
-    def checked(answers: Sequence[Answer] | Totals) -> float | str:
-        totals = answers if isinstance(answers, Totals) else Totals(answers)
-        normalised = Bound.UNNORMALISED not in totals.bounds
-        if normalised and totals.total("tokens"):
-            value = metric(totals)
-            if value != math.inf:
-                return value
-            return UNKNOWN if name.endswith(("stderr", "error")) else TOO_LARGE
-        if name.endswith("_stderr"):
-            return UNKNOWN
-        if normalised:
-            return "refused: no words to predict"
-        logger.warning(
-            "no %s: the model's scores are not normalised, so they are no "
-            "probabilities; use the contrastive_entropy tasks",
-            name,
-        )
-        return "refused: unnormalised scores"
-
-    return checked
-
-
-_OF_PROBABILITIES: dict[str, Number] = {
-    "word_perplexity": of_words(having_words(value_of(word_rate))),
-    "word_perplexity_stderr": of_words(
-        having_words(stderr_of(word_rate), is_error=True), is_error=True
-    ),
-    "byte_perplexity": of_strings(value_of(byte_rate)),
-    "byte_perplexity_stderr": of_strings(stderr_of(byte_rate), is_error=True),
-    "bits_per_byte": of_strings(value_of(bit_rate)),
-    "bits_per_byte_stderr": of_strings(stderr_of(bit_rate), is_error=True),
-    "token_perplexity": token_perplexity,
-    "token_perplexity_stderr": stderr_of(token_rate),
-    "token_perplexity_monte_carlo_error": monte_carlo_error,
-    "token_perplexity_draws_error": draws_error,
-    "texts_without_monte_carlo_error": texts_without_error,
-    "corpus_token_perplexity": corpus_level_perplexity,
-    "corpus_token_perplexity_stderr": corpus_level_perplexity_stderr,
-    "certified_token_perplexity": certified,
-    "token_perplexity_at_least": at_least,
-    "effective_samples_median": over_texts("effective_sample_size", np.median),
-    "effective_samples_minimum": over_texts("effective_sample_size", np.min),
-    "effective_samples_corpus": corpus_effective_samples,
-    "share_pareto_k_above_0.7": over_texts(
-        "pareto_k", lambda shapes: float((shapes > RELIABLE_PARETO_K).mean())
-    ),
-}
-METRICS = {
-    name: of_probabilities(name, metric) for name, metric in _OF_PROBABILITIES.items()
-}
-"""Name in a task's ``metric_list`` -> aggregation."""
+    return _over_texts(
+        totals, "pareto_k", lambda shapes: (shapes > RELIABLE_PARETO_K).mean()
+    )
 
 
 def _rate(
@@ -336,86 +349,3 @@ def _rate(
     )
     errors = [error for error in (rate.stderr, by_text.stderr) if error is not None]
     return replace(rate, stderr=max(errors) if len(errors) == 2 else None)
-
-
-class Summary:
-    """Collects the diagnostics of every answer of a run."""
-
-    def __init__(self) -> None:
-        self.answers: list[Answer] = []
-
-    def add(self, answers: list[Answer]) -> None:
-        """Take in some more answers."""
-        self.answers += answers
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return counts, bounds, effective sample sizes and Pareto k, as JSON."""
-        if not self.answers:
-            return {"requests": 0, "note": "every answer came from a cache"}
-        estimates = [answer.estimate for answer in self.answers]
-        unspelled = sum(answer.unspelled for answer in self.answers)
-        respaced = sum(answer.respaced for answer in self.answers)
-        left_out = sum(answer.left_out for answer in self.answers)
-        sizes = [
-            e.effective_sample_size
-            for e in estimates
-            if e.effective_sample_size is not None
-        ]
-        shapes = [e.pareto_k for e in estimates if e.pareto_k is not None]
-        held = [e.num_samples for e in estimates]
-        summary: dict[str, Any] = {
-            "requests": len(estimates),
-            "sentences": sum(answer.sentences for answer in self.answers),
-            "predicted_tokens": sum(e.num_tokens for e in estimates),
-            "bound_of_log_likelihood": dict(Counter(str(e.bound) for e in estimates)),
-            "histories_per_request": [min(held), max(held)],
-            "bytes_are_scored": not (unspelled or respaced or left_out),
-            "unknown_words_not_spelled": unspelled,
-            "gaps_of_white_space_not_charged": respaced,
-            "unknown_words_left_out": left_out,
-        }
-        if sizes:
-            summary["effective_sample_size_median"] = statistics.median(sizes)
-            summary["effective_sample_size_minimum"] = min(sizes)
-        if shapes:
-            bad = sum(k > RELIABLE_PARETO_K for k in shapes)
-            summary["share_of_pareto_k_above_0.7"] = bad / len(shapes)
-        if asked := self._options():
-            summary["questions"] = len(asked)
-            summary["questions_tied"] = sum(map(_is_tied, asked))
-            known = [[o.estimate.replicates for o in options] for options in asked]
-            if any(any(rows) for rows in known):
-                unsure = sum(not all(rows) or is_undecided(rows) for rows in known)
-                summary["questions_within_monte_carlo_error"] = unsure
-        if summed := [a for a in self.answers if a.canonical is not None]:
-            summary["tokenizations"] = _tokenizations(summed)
-        return summary
-
-    def _options(self) -> list[list[Answer]]:
-        """Collect the options of each question, of those that have several."""
-        asked = defaultdict(list)
-        for answer in self.answers:
-            if answer.is_greedy is not None and answer.stream:
-                asked[answer.stream].append(answer)
-        return [some for some in asked.values() if len(some) > 1]
-
-
-def _is_tied(options: Sequence[Answer]) -> bool:
-    """Whether a question's best options are told apart by rounding alone."""
-    scores = [option.estimate.log_evidence for option in options]
-    return len(tied(scores, [option.tokens for option in options])) > 1
-
-
-def _tokenizations(answers: list[Answer]) -> dict[str, Any]:
-    """Compare strings with their canonical tokens: nats, and per cent of the latter."""
-    canonical = math.fsum(answer.canonical or 0.0 for answer in answers)
-    estimate = Estimate.product([answer.estimate for answer in answers])
-    gaps = [a.estimate.log_evidence - (a.canonical or 0.0) for a in answers]
-    gap = math.fsum(gaps)
-    return {
-        "log_likelihood_of_canonical_tokens": canonical,
-        "gap": gap,
-        "gap_stderr": estimate.stderr,
-        "gap_percent": -100 * gap / canonical if canonical else None,
-        "median_share_on_canonical_tokens": math.exp(-statistics.median(gaps)),
-    }

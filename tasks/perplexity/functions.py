@@ -1,29 +1,25 @@
-"""What the perplexity tasks take from the package, under the names of their metrics."""
+"""What the perplexity tasks take from the package."""
 
 from pathlib import Path
 
 from datasets import Dataset
 
 from lm_latent_eval.harness.perplexity import (
-    COMPLETION_METRICS,
-    METRICS,
+    CompletionTask,
+    FullPerplexityTask,
+    KnownWordsTask,
+    PerplexityTask,
     halves,
-    process_every_metric,
-    process_half,
-    process_known_words,
-    process_text,
 )
-from lm_latent_eval.harness.tasks import WholeTextTask
 from lm_latent_eval.text.corpora import read_texts
 
 __all__ = [
-    "WholeTextTask",
+    "CompletionTask",
+    "FullPerplexityTask",
+    "KnownWordsTask",
+    "PerplexityTask",
     "load_halves",
     "load_text",
-    "process_every_metric",
-    "process_half",
-    "process_known_words",
-    "process_text",
 ]
 
 
@@ -39,7 +35,3 @@ def load_halves(text_file=None, **_):
     """Read that file, and give every document's first half before the whole."""
     texts = load_text(text_file)["test"]["text"]
     return {"test": Dataset.from_list(list(halves(texts)))}
-
-
-globals().update(COMPLETION_METRICS)
-globals().update({name.replace(".", "_"): f for name, f in METRICS.items()})

@@ -14,11 +14,12 @@ from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.harness import perplexity
 from lm_latent_eval.harness.answers import ScoredFloat
 from lm_latent_eval.harness.perplexity import (
+    CompletionTask,
+    KnownWordsTask,
+    OfHalves,
+    OfTexts,
+    PerplexityTask,
     halves,
-    process_every_metric,
-    process_half,
-    process_known_words,
-    process_text,
 )
 from lm_latent_eval.models.lda.training import TopicTables
 from lm_latent_eval.scoring.answer import Answer
@@ -138,7 +139,7 @@ def test_metric_by_hand(name):
     term = perplexity.Term.of(name, items[0])
     json.loads(json.dumps(term), parse_constant=pytest.fail)
     assert pickle.loads(pickle.dumps(term)).answer == items[0]
-    assert perplexity.METRICS[name]([term]) == METRICS[name](items[:1])
+    assert OfTexts(name)([term]) == METRICS[name](items[:1])
 
 
 LOST = {
@@ -210,12 +211,12 @@ def test_odd_numbers_of_words_and_draws():
     for nats, expected in ((30.0, pytest.approx(math.e**30)), (100.0, "2.6881e+43")):
         sure = Estimate.exact(-nats, num_tokens=1, estimator="exact")
         term = perplexity.Term.of("word_perplexity", answer("Ada", sure))
-        assert perplexity.METRICS["word_perplexity"]([term]) == expected
+        assert OfTexts("word_perplexity")([term]) == expected
     # In the place of an error lm-eval prints a float or "N/A".
     other = Estimate.exact(-50.0, num_tokens=1, estimator="exact")
     terms = [term, perplexity.Term.of("word_perplexity", answer("Bo", other))]
     assert METRICS["word_perplexity_stderr"]([t.answer for t in terms]) > 2.0**53
-    assert perplexity.METRICS["word_perplexity_stderr"](terms) == "N/A"
+    assert OfTexts("word_perplexity_stderr")(terms) == "N/A"
     # The corpus level takes as many draws as the least has; what is known for sure
     # weighs the same under every draw.
     few = sampled(weights=((1 / 4, 3 / 4, 9.0, 9.0), (1 / 8, 1 / 8)))
@@ -246,10 +247,7 @@ SCORED = ScoredFloat(Answer.exact(-3.0, "a bc"))
 
 def test_models_that_leave_no_record_have_no_rates_per_token():
     """Nothing says how many tokens a plain number is of, nor what bound it is."""
-    assert set(process_text({"text": "a bc"}, [-3.0])) == {
-        *("bits_per_byte", "bits_per_byte_stderr")
-    }
-    answers = process_every_metric({"text": "a bc"}, [-3.0])
+    answers = PerplexityTask.terms({"text": "a bc"}, [-3.0])
     assert set(answers) == {
         f"{rate}{part}"
         for rate in ("word_perplexity", "byte_perplexity", "bits_per_byte")
@@ -258,10 +256,10 @@ def test_models_that_leave_no_record_have_no_rates_per_token():
     for name, term in answers.items():
         assert [*term] == [-3.0, 2 if "word" in name else 4]
     doc = {"document": 0, "text": "a bc", "part": "whole"}
-    for process in (process_known_words, process_half):
-        assert process(doc, [SCORED])
+    for task in (KnownWordsTask, CompletionTask):
+        assert task.terms(doc, [SCORED])
         with pytest.raises(ValueError, match=r"do not say how many tokens.*latent_per"):
-            process(doc, [-3.0])
+            task.terms(doc, [-3.0])
 
 
 # -- topic models ---------------------------------------------------------------------
@@ -301,7 +299,7 @@ def test_perplexity_is_of_known_words(topics, tmp_path, stock_data):
         assert every[f"{rate},none"] == "refused: 1 words left out"
     # The task of topic models has no other rate.
     rows = {name for name in known if not name.endswith("_stderr,none")}
-    wanted = {name for name in perplexity.SUMMARY if "token" in name}
+    wanted = {name for name in PerplexityTask.listed if "token" in name}
     assert rows == {f"{n},none" for n in wanted if not n.endswith("_stderr")}
     assert known == {name: every[name] for name in known}
     # Metrics of a stock task divide by all words of a text, and can refuse nothing.
@@ -325,7 +323,7 @@ def test_few_replicates_and_shared_draws_widen_errors_of_completions(shared, dra
         estimate = dataclasses.replace(estimate, draws_stderr=0.1, draws_degrees=4.0)
         score = ScoredFloat(answer("a", estimate, "" if shared else str(n)))
         doc = {"document": n // 2, "text": "a", "part": part}
-        terms += [process_half(doc, [score])["completion_perplexity_draws_error"]]
+        terms += [CompletionTask.terms(doc, [score])["completed_tokens"]]
     error = math.e * math.hypot(drawn / 1.95996, 0.02) / 6
-    found = perplexity.COMPLETION_METRICS["completion_perplexity_draws_error"](terms)
+    found = OfHalves("completion_perplexity_draws_error")(terms)
     assert found == pytest.approx(error, rel=1e-4)

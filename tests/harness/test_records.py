@@ -17,7 +17,7 @@ from lm_eval.utils import make_table
 from lm_latent_eval.estimators import MissedSupportError
 from lm_latent_eval.harness import running
 from lm_latent_eval.harness.backends import LatentKGLM
-from lm_latent_eval.harness.perplexity import SUMMARY
+from lm_latent_eval.harness.perplexity import PerplexityTask
 from lm_latent_eval.report import results
 from lm_latent_eval.report.explain import explain
 from lm_latent_eval.report.export.statement import Statement, command
@@ -74,9 +74,11 @@ def test_a_record_gives_the_results_again_and_a_cache_the_record(run, tmp_path):
     texts = found["latent_perplexity"]
     printed = results["results"]["latent_perplexity"]
     rows = {name for name in printed if name.endswith(",none")}
-    names = {f"{name}_stderr,none" for name in SUMMARY} | {f"{n},none" for n in SUMMARY}
+    names = {f"{name}_stderr,none" for name in PerplexityTask.listed} | {
+        f"{n},none" for n in PerplexityTask.listed
+    }
     assert rows <= names, "the five that most readers need"
-    for name in SUMMARY:
+    for name in PerplexityTask.listed:
         assert printed[f"{name},none"] == METRICS[name](texts.answers)
     assert [answer.index for answer in texts.answers] == [0, 1, 2]
     assert texts.settings["seed"] == 0
