@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from docutils import nodes
+from sphinx.application import Sphinx
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 import lm_latent_eval
@@ -32,7 +34,7 @@ html_theme = "furo"
 html_title = "lm_latent_eval"
 html_static_path = ["_static"]
 html_css_files = ["output.css"]
-copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
+copybutton_selector = "div:not(.highlight-text, .highlight-none) > div.highlight > pre"
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
@@ -42,3 +44,15 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 coverage_show_missing_items = True  # with -W, an undocumented name is an error
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+
+
+def highlight_doctests(app: Sphinx, doctree: nodes.document) -> None:
+    """Mark indented blocks with prompts as Python."""
+    for block in doctree.findall(nodes.literal_block):
+        if block.astext().startswith(">>>"):
+            block["language"] = "pycon"
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the above."""
+    app.connect("doctree-read", highlight_doctests)
