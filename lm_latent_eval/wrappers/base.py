@@ -27,17 +27,12 @@ class NetworkModel(TextModel, Generic[OptionsT, ScorerT]):
     """A ``TextModel`` over a network of transformers."""
 
     auto_class: ClassVar[Any]
-    """The class of transformers that loads the network."""
+    """Class of transformers that loads the network."""
     table: ClassVar[type[Any]]
     """Its options, an ``OptionTable``."""
 
     @abstractmethod
-    def __init__(self, network: Network) -> None:
-        """Take a network.
-
-        Raises:
-            ValueError: If it is of another kind.
-        """
+    def __init__(self, network: Network) -> None: ...
 
     @classmethod
     def open_directory(
@@ -46,14 +41,13 @@ class NetworkModel(TextModel, Generic[OptionsT, ScorerT]):
         """Open a directory of transformers: see ``TextModel.open_directory``.
 
         Raises:
-            ValueError: If there is no such network. One that brings code of its own is
-                opened by ``lm_eval`` with ``trust_remote_code=True`` alone.
+            ValueError: If it holds no such network, or one with code of its own, which
+                only ``lm_eval`` with ``trust_remote_code=True`` opens.
         """
         return cls(Network.open(cls.auto_class, directory, dtype=dtype, device=device))
 
     @classmethod
     def options(cls) -> type[OptionsT]:
-        """Return the table of its options."""
         return cls.table
 
     def scorer(
@@ -65,16 +59,17 @@ class NetworkModel(TextModel, Generic[OptionsT, ScorerT]):
         max_batch_size: int | str | None = None,
         quiet: bool = False,
     ) -> ScorerT:
-        """Choose settings, and say which have no effect: see ``TextModel.scorer``.
+        """Build the scorer, with a warning of options without effect.
 
         Raises:
-            ValueError: If there is no such option, or a value is impossible or does
-                not suit the network.
+            ValueError: If an option is unknown, or a value is impossible or does not
+                suit the network.
         """
         chosen: OptionsT = self.table.parse(options)
         if idle := [name for name in chosen.idle if name in options]:
-            said = ", ".join(idle)
-            logger.warning("%s: no effect on likelihoods by the other options", said)
+            logger.warning(
+                "%s: no effect on likelihoods by the other options", ", ".join(idle)
+            )
         most = parse_batch_size(max_batch_size, "max_batch_size")
         sizes = parse_batch_size(batch_size), most
         return self._scorer(chosen, *sizes, quiet)
@@ -83,12 +78,13 @@ class NetworkModel(TextModel, Generic[OptionsT, ScorerT]):
     def _scorer(
         self, options: OptionsT, batch_size: int | None, most: int | None, quiet: bool
     ) -> ScorerT:
-        """Return the scorer.
+        """Build the scorer.
 
         Args:
-            options: What was chosen.
-            batch_size: Texts scored together; None is as many as memory allows.
-            most: The most that they take; None is the model's own.
+            options: Settings.
+            batch_size: Number of texts scored together; None is as many as memory
+                allows.
+            most: Largest batch size; None is the model's own.
             quiet: Show no progress.
         """
 
@@ -97,32 +93,32 @@ class NetworkScorer(TextScorer):
     """Base class of a ``TextScorer`` over a network."""
 
     name: ClassVar[str]
-    """Of the model."""
+    """Name of the model."""
     network: Any
-    """Has a ``digest``, and what results say of it (``about``)."""
+    """Network with a ``digest`` and a description for results (``about``)."""
     settings: dict[str, Any]
-    """All that a number depends on but network and query, as JSON."""
+    """All that a number depends on besides network and query, as JSON."""
     described: dict[str, Any]
     """Description of the numbers for results, as JSON."""
     quiet: bool
-    """Whether no progress is shown."""
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that numbers depend on besides the query, as JSON."""
+        """All that numbers depend on besides the query, as JSON."""
         network = {"model": self.name, "checkpoint": self.network.digest}
         return {**network, **self.settings, "mass": str(self.normalization)}
 
     @property
     def about(self) -> dict[str, Any]:
         """Description of model and numbers for results, as JSON."""
-        precision = self.settings.get("computed_in", self.settings["dtype"])
-        ours = {"computed_in": precision, "mass": str(self.normalization)}
-        numbers = {**self.described, **ours}
+        numbers = {
+            **self.described,
+            "computed_in": self.settings.get("computed_in", self.settings["dtype"]),
+            "mass": str(self.normalization),
+        }
         return {**self.network.about, "latent_eval": numbers}
 
     def progress(self, total: int, title: str, unit: str) -> Any:
-        """Return a bar that shows how far it is."""
         return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)
 
 
@@ -132,13 +128,13 @@ def windows(
     """Cut a text that is longer than a network's window.
 
     Args:
-        length: Tokens of the text.
-        first: The most that are predicted at the beginning.
-        step: The most that are predicted after that.
-        reach: Tokens of a later window, those before what it predicts included.
+        length: Number of tokens of the text.
+        first: Largest number of tokens predicted in the first window.
+        step: Largest number of tokens predicted in each later one.
+        reach: Number of tokens of a later window, with the context.
 
     Yields:
-        Where a window begins, and where what it predicts starts and stops.
+        Start of a window, start and end of its predicted tokens.
 
     Example:
         >>> list(windows(10, first=4, step=4, reach=5))
@@ -153,13 +149,13 @@ def windows(
 
 
 def warn_of_cut(lost: Sequence[int], max_length: int) -> None:
-    """Warn of contexts whose beginnings a network has no room for.
+    """Warn of contexts that were cut.
 
     Args:
-        lost: Tokens of each context that are not read.
-        max_length: Tokens that the network reads at once.
+        lost: Number of unread tokens of each context.
+        max_length: Largest number of tokens that the network reads at once.
     """
-    if cut := sum(number > 0 for number in lost):
+    if cut := sum(count > 0 for count in lost):
         logger.warning(
             "%d of %d contexts are cut: up to %d of their first tokens are left out, "
             "since the network reads %d at once (max_length)",
@@ -173,7 +169,7 @@ def warn_of_cut(lost: Sequence[int], max_length: int) -> None:
 def framed(
     tokens: Sequence[int], inner: Sequence[int]
 ) -> tuple[list[int], list[int]] | None:
-    """Return the tokens before and after inner ones; None if these do not occur."""
+    """Tokens before and after inner ones; None if these do not occur."""
     for first in range(len(tokens) - len(inner) + 1):
         after = first + len(inner)
         if [*tokens[first:after]] == [*inner]:
@@ -182,10 +178,10 @@ def framed(
 
 
 def no_probability(where: str) -> MissedSupportError:
-    """Return the error of a text with probability zero.
+    """Error of a text with probability zero.
 
     Args:
-        where: It was looked at: "under some of the masks", say.
+        where: Condition of that, such as "under some of the masks".
     """
     return MissedSupportError(
         "the network gives some token of the text a probability of zero (a score of "

@@ -1,7 +1,6 @@
 """``lm_eval --model latent_mixture``: mixtures of prompts, documents, orders, models.
 
-Whatever backend of lm-eval's registry is mixed is asked by its own ``loglikelihood``
-and ``loglikelihood_rolling``, and taken at its word.
+Mixed backends are asked by their ``loglikelihood`` and ``loglikelihood_rolling``.
 """
 
 from __future__ import annotations
@@ -52,21 +51,21 @@ logger = logging.getLogger(__name__)
 NAME = "latent_mixture"
 
 SIZES = ("batch_size", "max_batch_size", "device")
-"""Arguments of a model that move no number."""
+"""Arguments of a model that affect no result."""
 
 
 class LatentMixture(Backend):
     """``latent_mixture``: a mixture over prompts, documents, orders, models.
 
     Args:
-        mixture: The file that says what is mixed (docs/mixtures.md).
-        base: What ``--model`` calls the model that is asked.
+        mixture: Path of the mixture file (docs/mixtures.md).
+        base: Backend of the model, as in ``--model``.
         trust_retriever: Whether a function that the file names may be called.
-        batch_size: For the model.
-        max_batch_size: For the model.
-        device: For the model.
+        batch_size: Batch size of the model.
+        max_batch_size: Largest batch size of the model.
+        device: Device of the model.
         log_weights: Whether records beside the results keep log-weights.
-        arguments: Every argument of the model.
+        arguments: Further arguments of the model.
     """
 
     model_name = "mixture"
@@ -85,9 +84,8 @@ class LatentMixture(Backend):
         """Read the file and load the models.
 
         Raises:
-            ValueError: If the file says what cannot be, a model has no probabilities,
-                those of several models are of different things, or processes share
-                requests.
+            ValueError: If the file is malformed, a model is unnormalised, models score
+                different events, or several processes share requests.
         """
         if mixture is None:
             near = difflib.get_close_matches("mixture", arguments, n=1)
@@ -105,10 +103,9 @@ class LatentMixture(Backend):
         trusted = truth("trust_retriever", trust_retriever)
         read = files.read(Path(str(mixture)), trust_retriever=trusted)
         sizes = dict(zip(SIZES, (batch_size, max_batch_size, device), strict=True))
-        asked = read.models or [Model(str(base), 1.0, None, {})]
         loaded = {
             model.name: _Component.load(model, str(base), arguments, sizes)
-            for model in asked
+            for model in read.models or [Model(str(base), 1.0, None, {})]
         }
         event = _same_event(loaded)
         self._components = [*loaded.values()]
@@ -134,59 +131,57 @@ class LatentMixture(Backend):
 
     @property
     def components(self) -> list[LM]:
-        """The models that are mixed."""
         return [component.lm for component in self._components]
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """Write a conversation as the model was trained to read it.
+        """Write a conversation by the models' chat template.
 
         Raises:
-            ValueError: If several models read it in different ways.
+            ValueError: If models have different templates.
         """
-        found: str = _only(
-            lm.apply_chat_template(chat_history, add_generation_prompt)
-            for lm in self.components
+        return str(
+            _only(
+                lm.apply_chat_template(chat_history, add_generation_prompt)
+                for lm in self.components
+            )
         )
-        return found
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """Return the template itself, for the results."""
-        found: str | None = _only(
+        template: str | None = _only(
             lm.chat_template(chat_template) for lm in self.components
         )
-        return found
+        return template
 
     def _about_run(self) -> dict[str, Any]:
-        """Add what carries answers to the results, and write the components' file."""
+        """Add shares of components to the results, and write the components' file."""
         info = super()._about_run()
-        found = dict(_questions())
-        tables = {task: table(some) for task, some in found.items()}
-        ours: dict[str, Any] = {
-            task: carriers(some, tables[task]) for task, some in found.items()
+        questions = dict(_questions())
+        tables = {task: table(each) for task, each in questions.items()}
+        mixtures: dict[str, Any] = {
+            task: carriers(each, tables[task]) for task, each in questions.items()
         }
         unsure, self._mixture.unsure_greedy = self._mixture.unsure_greedy, 0
         if unsure:
             logger.warning(
-                "of %d answers some components are greedy and some not: whether the "
-                "mixture's own next tokens would write them is not known, and they "
-                "count as not greedy",
+                "components disagree whether %d answers are greedy: they count as not "
+                "greedy",
                 unsure,
             )
             info["latent_eval"]["greedy_not_known"] = unsure
         if (where := host()) is not None:
-            for task, name in where.new_files("components", found).items():
+            for task, name in where.new_files("components", questions).items():
                 settings = {"task": task, **self.fingerprint}
-                ours[task]["file"] = name
+                mixtures[task]["file"] = name
                 write_components(where.folder / name, settings, tables[task])
-        if ours:
-            info["latent_eval"]["mixture"] = ours
+        if mixtures:
+            info["latent_eval"]["mixture"] = mixtures
         return info
 
 
 class _Component:
-    """One of the models that are mixed."""
+    """One of the mixed models."""
 
     def __init__(self, lm: LM, base: str, arguments: Mapping[str, Any]) -> None:
         self.lm, self.base = lm, base
@@ -204,7 +199,7 @@ class _Component:
         """Load a model by lm-eval's registry.
 
         Raises:
-            ValueError: If there is no such backend; near names are suggested.
+            ValueError: If the backend is unknown; near names are suggested.
         """
         name = one_of("base", model.base or base, model_registry)
         if name == NAME:
@@ -230,122 +225,116 @@ class _Component:
             )
         return cls(loaded, name, given)
 
-    def __call__(self, asked: Sequence[ComponentRequest]) -> list[ComponentAnswer]:
-        """Ask the model."""
-        found: dict[ComponentRequest, ComponentAnswer] = {}
-        for some in self._calls(asked):
-            whole = some[0].context is None
-            requests = [
+    def __call__(self, requests: Sequence[ComponentRequest]) -> list[ComponentAnswer]:
+        answers: dict[ComponentRequest, ComponentAnswer] = {}
+        for part in self._calls(requests):
+            kind = "loglikelihood"
+            if part[0].context is None:
+                kind = "loglikelihood_rolling"
+            instances = [
                 request(
-                    "loglikelihood_rolling" if whole else "loglikelihood",
+                    kind,
                     whole_text(each.text)
                     if each.context is None
                     else (each.context, each.text),
                     {},
-                    number,
+                    index,
                     (each.name, 0, 1),
                 )
-                for number, each in enumerate(some)
+                for index, each in enumerate(part)
             ]
             with component_call():
-                answers = (
-                    self.lm.loglikelihood_rolling(requests)
-                    if whole
-                    else self.lm.loglikelihood(requests)
-                )
-            pairs = zip(some, answers, strict=True)
-            found |= {each: self._found(each, answer) for each, answer in pairs}
-        return [found[each] for each in asked]
+                scores = getattr(self.lm, kind)(instances)
+            pairs = zip(part, scores, strict=True)
+            answers |= {each: self._answer(each, score) for each, score in pairs}
+        return [answers[each] for each in requests]
 
     def _calls(
-        self, asked: Sequence[ComponentRequest]
+        self, requests: Sequence[ComponentRequest]
     ) -> Iterable[list[ComponentRequest]]:
-        """Split requests into calls: whole texts, and what may stand beside another.
+        """Split requests into calls: whole texts, and groups of independent contexts.
 
-        The cache of logits of lm-eval's ``hf`` takes a text that is cut in two places
-        in one call for one request; the context of one cut begins with the other's.
+        The cache of logits of lm-eval's ``hf`` confuses two requests of one call whose
+        joined context and answer are equal; the context of one begins with the other's.
         """
         cached = getattr(self.lm, "logits_cache", False)
-        contexts = [each.context for each in asked if each.context and cached]
+        contexts = [each.context for each in requests if each.context and cached]
         depths = _depths(contexts)
         calls: defaultdict[int, list[ComponentRequest]] = defaultdict(list)
-        for each in asked:
+        for each in requests:
             whole = each.context is None
             depth = -1 if whole else depths.get((each.context or "").rstrip(), 0)
             calls[depth].append(each)
         return calls.values()
 
-    def _found(self, asked: ComponentRequest, answered: Any) -> ComponentAnswer:
-        pair = answered if isinstance(answered, tuple | list) else (answered, False)
+    def _answer(self, request: ComponentRequest, result: Any) -> ComponentAnswer:
+        pair = result if isinstance(result, tuple | list) else (result, False)
         score, is_greedy = pair[0], bool(pair[1])
         if isinstance(score, ScoredFloat):
             answer = score.answer
             return ComponentAnswer(float(score), answer.tokens, is_greedy, answer)
         if isinstance(score, MissedFloat):
             return ComponentAnswer(float(score), 1, is_greedy, missed=True)
-        return ComponentAnswer(float(score), self._length(asked.text), is_greedy)
-
-    def _length(self, text: str) -> int:
-        """Count the tokens of a text, its bytes where a model does not cut it."""
         cut = getattr(self.lm, "tok_encode", None)
-        return len(cut(text)) if cut else len(text.encode("utf-8", "replace"))
+        units = cut(request.text) if cut else request.text.encode("utf-8", "replace")
+        return ComponentAnswer(float(score), len(units), is_greedy)
 
 
 def _only(written: Iterable[Any]) -> Any:
-    found = {*written}
-    if len(found) > 1:
+    distinct = {*written}
+    if len(distinct) > 1:
         raise ValueError(
             "--apply_chat_template: the models that are mixed have different chat "
             "templates, and a context is written once for all. Leave it out"
         )
-    return found.pop()
+    return distinct.pop()
 
 
 def _depths(contexts: Iterable[str]) -> dict[str, int]:
-    """Return how many of the others each begins with, but for white space at ends."""
-    found, open_ = {}, list[str]()
+    """Number of the contexts that each begins with, without white space at ends."""
+    depths, open_ = {}, list[str]()
     for context in sorted({"", *(context.rstrip() for context in contexts)}):
         while open_ and not context.startswith(open_[-1]):
             open_.pop()
-        found[context] = len(open_)
+        depths[context] = len(open_)
         open_.append(context)
-    return found
+    return depths
 
 
 def _normalization(models: Sequence[LM]) -> Normalization:
-    """Return what p of all texts totals: what all models say, or at most 1."""
-    ours = {
+    """Total of p over all texts: that of all models, or at most 1."""
+    totals = {
         lm._scorer.normalization if isinstance(lm, Backend) else Normalization.BELOW_ONE
         for lm in models
     }
-    if Normalization.UNNORMALISED in ours:
+    if Normalization.UNNORMALISED in totals:
         return Normalization.UNNORMALISED
-    return ours.pop() if len(ours) == 1 else Normalization.BELOW_ONE
+    return totals.pop() if len(totals) == 1 else Normalization.BELOW_ONE
 
 
 def _identity(lm: LM, base: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all that a model's numbers depend on, as JSON."""
+    """All that a model's numbers depend on, as JSON."""
     if isinstance(lm, Backend):
         return lm.fingerprint
-    known = {name: arguments[name] for name in arguments if name not in SIZES}
+    own = {name: arguments[name] for name in arguments if name not in SIZES}
     network, tokenizer = getattr(lm, "model", None), getattr(lm, "tokenizer", None)
     if isinstance(network, torch.nn.Module) and tokenizer is not None:
-        known.pop("pretrained", None)
-        known["checkpoint"] = digest_of(network, tokenizer)  # type: ignore[arg-type]
-    return {"model": base, "arguments": json.loads(json.dumps(known, default=str))}
+        own.pop("pretrained", None)
+        own["checkpoint"] = digest_of(network, tokenizer)  # type: ignore[arg-type]
+    return {"model": base, "arguments": json.loads(json.dumps(own, default=str))}
 
 
 def _event(lm: LM) -> str | None:
-    """Return the event whose log p a model gives (its end rule); None: unknown.
+    """Event whose log p a model gives; None: unknown.
 
-    After the last token of a string another tokenizer may still be within one, so
-    "these tokens, and then others" is not the same of both. The bytes of a string are.
+    "These tokens, and then others" differs between tokenizers, since a string may end
+    within a token of one. "These bytes" does not.
     """
-    said = lm.fingerprint if isinstance(lm, Backend) else {}
-    end = said.get("end", "none")
-    if end != "none" and said.get("estimator") != "canonical":
+    settings = lm.fingerprint if isinstance(lm, Backend) else {}
+    end = settings.get("end", "none")
+    if end != "none" and settings.get("estimator") != "canonical":
         return f"bytes, end={end}"
-    if said.get("unk") == "spelled":
+    if settings.get("unk") == "spelled":
         return "spelled words"
     loaded = getattr(lm, "_loaded", lm)
     tokenizer = getattr(loaded, "tokenizer", None)
@@ -355,7 +344,7 @@ def _event(lm: LM) -> str | None:
 
 
 def _same_event(loaded: Mapping[str, _Component]) -> str | None:
-    """Return the event that all models score, or refuse a mixture of several."""
+    """Event that all models score; a mixture of several is refused."""
     events = {component.event for component in loaded.values()}
     if len(loaded) > 1 and (len(events) > 1 or None in events):
         raise ValueError(
@@ -366,45 +355,42 @@ def _same_event(loaded: Mapping[str, _Component]) -> str | None:
     return events.pop()
 
 
-def _units(event: str | None, number: int) -> str:
-    """Say what models cut strings into; several have one event."""
-    if number == 1 or event is None:
+def _units(event: str | None, num_models: int) -> str:
+    """Units of strings, for results."""
+    if num_models == 1 or event is None:
         return "Strings are cut into tokens as the model cuts them"
     if event.startswith("bytes"):
         return "Strings are bytes to all of the models"
     return "Strings are cut into the same tokens by all of the models"
 
 
-# -- what a run found -----------------------------------------------------------------
+# -- questions of a run ---------------------------------------------------------------
 
 
 def _questions() -> Iterator[tuple[str, list[Question]]]:
     """Yield each task of the run with its questions, those from a cache too."""
     for name, task in running_tasks().items():
-        found = [
+        questions = [
             question
-            for number, instances in documents(task).items()
-            if (question := _question(task, number, instances)) is not None
+            for index, instances in documents(task).items()
+            if (question := _question(task, index, instances)) is not None
         ]
-        if found:
-            yield name, found
+        if questions:
+            yield name, questions
 
 
-def _question(task: Any, number: int, instances: Sequence[Any]) -> Question | None:
-    """Return a document as a question; None if it was answered otherwise."""
-    # Scores without a context, which some tasks ask for besides, are no options.
-    places = [n for n, i in enumerate(instances) if i.args[0] or len(i.args) == 1]
-    places = places or [*range(len(instances))]
-    found = [_answered(instances[n]) for n in places]
-    answers = [answer for answer in found if answer is not None]
-    if len(answers) < len(found):
-        return None
-    right = accuracies(task, instances, [[n] for n in places])
-    texts = [instances[n].args[-1] for n in places]
-    return Question(number, texts, answers, right if right and any(right) else None)
-
-
-def _answered(instance: Any) -> MixtureAnswer | None:
-    score = score_of(instance.resps[0]) if instance.resps else None
-    found = score.answer if isinstance(score, ScoredFloat) else None
-    return found if isinstance(found, MixtureAnswer) else None
+def _question(task: Any, document: int, instances: Sequence[Any]) -> Question | None:
+    """Question of a document; None if it was not answered by a mixture."""
+    # Requests without a context, which some tasks add, are no options.
+    options = [n for n, i in enumerate(instances) if i.args[0] or len(i.args) == 1]
+    options = options or [*range(len(instances))]
+    answers = []
+    for n in options:
+        score = score_of(instances[n].resps[0]) if instances[n].resps else None
+        answer = score.answer if isinstance(score, ScoredFloat) else None
+        if not isinstance(answer, MixtureAnswer):
+            return None
+        answers.append(answer)
+    right = accuracies(task, instances, [[n] for n in options])
+    texts = [instances[n].args[-1] for n in options]
+    return Question(document, texts, answers, right if right and any(right) else None)

@@ -2,10 +2,10 @@
 
 The table has a row a component of every answer, or a draw of one:
 
-    question, option, text    number of the document, number and text of the answer
-    right                     score of the answer by the task; NaN if there is no choice
+    question, option, text    index of the document, index and text of the answer
+    right                     score of the answer by the task; NaN without a choice
     log_likelihood            log p of the answer by the mixture, nats
-    at_least, at_most         its limits by draws, nats; see ``Estimate``
+    at_least, at_most         its confidence limits by draws, nats; see ``Estimate``
     log_weight, log_p         log pi_c, or -log K of K draws, and log p by the component
     accuracy                  score of the component's own choice among the answers
     carried                   whether this is the right answer, else the most probable
@@ -29,7 +29,7 @@ from lm_latent_eval.estimators import Choice
 from lm_latent_eval.wrappers.mixtures.scorer import MixtureAnswer, Parts
 
 LISTED = 10
-"""Variants that results name; the file beside them has all."""
+"""Largest number of variants in results; the file beside them has all."""
 METADATA = b"lm_latent_eval_components"
 
 
@@ -41,43 +41,41 @@ class Question:
     texts: Sequence[str]
     answers: Sequence[MixtureAnswer]
     right: tuple[float, ...] | None
-    """Score of each answer by the task; None where there is no choice."""
+    """Score of each answer by the task; None without a choice."""
 
     @property
     def parts(self) -> list[Parts]:
-        """Components of each answer."""
         return [answer.parts for answer in self.answers]
 
     @property
     def carried(self) -> int:
-        """The answer that matters: the right one, else the most probable."""
+        """Index of the right answer, else of the most probable one."""
         log_p = [answer.estimate.log_evidence for answer in self.answers]
         scores = self.right or log_p
         return scores.index(max(scores))
 
     @property
     def same(self) -> bool:
-        """Whether all answers have the same components."""
         first = self.parts[0]
         return all(
             (p.factors, p.names) == (first.factors, first.names) for p in self.parts
         )
 
     def accuracies(self) -> Sequence[float] | None:
-        """Return the score of each component's own choice.
+        """Score of each component's own choice.
 
-        None where there is no choice, answers differ in their components, or a
-        component gives all of them a probability of zero.
+        None without a choice, if answers differ in their components, or if a component
+        gives all of them probability zero.
         """
         if self.right is None or not self.same:
             return None
         log_p = np.array([parts.log_p for parts in self.parts])
         if np.isinf(log_p.max(0)).any():
             return None
-        return [float(self.right[place]) for place in log_p.argmax(0)]
+        return [float(self.right[option]) for option in log_p.argmax(0)]
 
     def is_decided(self) -> bool | None:
-        """Whether the most probable answer is certain at 95 %; None: it is no draw."""
+        """Whether the best answer is certain at 95 %; None if it is no draw."""
         first = self.parts[0]
         is_draw = first.drawn and first.exact
         if not self.same or len(self.answers) < 2 or not is_draw:
@@ -86,7 +84,6 @@ class Question:
         return Choice.of(log_w.double()).decided is not None
 
     def rows(self) -> pd.DataFrame:
-        """Return its rows of the table."""
         tables = []
         for option, answer in enumerate(self.answers):
             parts, estimate = answer.parts, answer.estimate
@@ -110,17 +107,11 @@ class Question:
 
 
 def table(questions: Sequence[Question]) -> pd.DataFrame:
-    """Return the table of components of a task."""
     return pd.concat([question.rows() for question in questions], ignore_index=True)
 
 
 def carriers(questions: Sequence[Question], rows: pd.DataFrame) -> dict[str, Any]:
-    """Return what carries a task's answers, for results, as JSON.
-
-    Args:
-        questions: Of the task, one at least.
-        rows: Their table.
-    """
+    """Shares of components in a task's answers, for results, as JSON."""
     parts = [q.parts[q.carried] for q in questions]
     sizes = [len(each.log_p) for each in parts]
     factors = {name: None for each in parts for name in each.factors}
@@ -136,10 +127,10 @@ def carriers(questions: Sequence[Question], rows: pd.DataFrame) -> dict[str, Any
 
 
 def _variants(rows: pd.DataFrame, factor: str, drawn: bool) -> list[dict[str, Any]]:
-    """Return the share and accuracy of each variant, those that carry most first.
+    """Share and accuracy of each variant, in descending order of shares.
 
-    Shares and weights are averages over the questions that have the variant; where
-    components are drawn, over all, as one that was not drawn may be there.
+    They are averages over the questions that have the variant or, if components are
+    drawn, over all questions, since any question may have it.
     """
     rows = rows[rows.carried & rows[factor].notna()]
     weight = np.exp(rows.log_weight)
@@ -149,22 +140,19 @@ def _variants(rows: pd.DataFrame, factor: str, drawn: bool) -> list[dict[str, An
     )
     parts = parts.groupby([rows[factor].rename("name"), rows.question]).sum(min_count=1)
     variants = parts.assign(accuracy=parts.right / parts.weight).groupby("name")
-    number, total = variants.size(), variants[["weight", "carries"]].sum()
-    found = total.div(rows.question.nunique() if drawn else number, axis=0)
-    found = found.assign(questions=number, accuracy=variants.accuracy.mean())
-    order = (-found.carries * number).sort_values(kind="stable").index
-    found = found.loc[order[:LISTED]].reset_index().astype(object)
-    listed: list[dict[str, Any]] = found.where(found.notna(), None).to_dict("records")
+    count, total = variants.size(), variants[["weight", "carries"]].sum()
+    means = total.div(rows.question.nunique() if drawn else count, axis=0)
+    means = means.assign(questions=count, accuracy=variants.accuracy.mean())
+    order = (-means.carries * count).sort_values(kind="stable").index
+    means = means.loc[order[:LISTED]].reset_index().astype(object)
+    listed: list[dict[str, Any]] = means.where(means.notna(), None).to_dict("records")
     return listed
 
 
 def write_components(path: Path, settings: dict[str, Any], rows: pd.DataFrame) -> None:
     """Write the table of components of a task, whole or not at all.
 
-    Args:
-        path: A Parquet file.
-        settings: What the numbers depend on, ``task`` among it.
-        rows: The table.
+    ``settings`` are all that the numbers depend on, ``task`` included.
     """
     table = pa.Table.from_pandas(rows, preserve_index=False)
     parquet.write(path, table, METADATA, settings)

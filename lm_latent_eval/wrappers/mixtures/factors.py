@@ -1,8 +1,7 @@
 """Factors of a mixture: prompts, examples, orders and documents, with their weights.
 
-A component has one variant of every factor, and its weight is the product of theirs.
-What a variant does to a question is a function of the question's strings, so any model
-that scores strings can be mixed.
+A component has one variant of every factor, and its weight is the product of theirs. A
+variant rewrites strings, so any model that scores strings can be mixed.
 """
 
 from __future__ import annotations
@@ -17,47 +16,43 @@ from lm_latent_eval.text.files import digest
 
 CONTEXT, DOCUMENT = "{context}", "{document}"
 Rewrite = Callable[[str, str], tuple[str, str]]
-"""Context and answer of a question -> those that a model is asked with."""
+"""Function from a question's context and answer to those that a model is given."""
 SHOWN = 40
-"""Characters of a text that it is named by."""
+"""Largest length of a text that is its own name, in characters."""
 MOST_OPTIONS = 12
-"""Options whose orders can be numbered: there are 479,001,600 of them."""
+"""Largest number of options whose orders are numbered: 479,001,600 orders."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One value of a factor for a question."""
+    """One value of a factor for a question; ``log_weight`` in nats."""
 
     name: str
     log_weight: float
-    """Nats."""
     rewrite: Rewrite = field(repr=False, compare=False)
 
 
 class Factor(Protocol):
-    """A property in which components differ."""
+    """A property in which components differ, with its name in results."""
 
     @property
-    def name(self) -> str:
-        """Its name in results: ``prompt``, ``document``, ..."""
-        ...
+    def name(self) -> str: ...
 
     def variants(self, context: str) -> Sequence[Variant]:
-        """Return its variants for a question, by name; weights total 1.
+        """Variants for a question, by name; weights total 1.
 
         Raises:
-            ValueError: If the question has nothing of the kind.
+            ValueError: If the question has none.
         """
         ...
 
 
 def unchanged(context: str, text: str) -> tuple[str, str]:
-    """Leave context and answer unchanged."""
     return context, text
 
 
 def short(text: str) -> str:
-    r"""Return what a text is named by: itself, or its beginning and a digest.
+    """Name of a text: itself, or its beginning and a digest.
 
     Example:
         >>> short("{context}"), short("x" * 50)
@@ -69,42 +64,37 @@ def short(text: str) -> str:
     return f"{plain[: SHOWN - 10]}... {digest(text)[:8]}"
 
 
-def weighed(found: Sequence[tuple[str, float, Rewrite]], what: str) -> list[Variant]:
-    """Return variants of given weights, sorted by name.
-
-    Args:
-        found: Name, weight and effect of each.
-        what: They are, for errors.
+def weighed(entries: Sequence[tuple[str, float, Rewrite]], what: str) -> list[Variant]:
+    """Build variants from names, weights and rewrites, sorted by name.
 
     Raises:
         ValueError: If there is none, or two of one name.
     """
-    if not found:
+    if not entries:
         raise ValueError(f"{what}: there is none; give one at least")
-    total = math.fsum(weight for _, weight, _ in found)
-    names = [name for name, _, _ in found]
+    total = math.fsum(weight for _, weight, _ in entries)
+    names = [name for name, _, _ in entries]
     if double := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"{what}: {double!r} is there twice; give each another name")
     return sorted(
-        (Variant(n, math.log(weight / total), do) for n, weight, do in found),
+        (Variant(n, math.log(weight / total), do) for n, weight, do in entries),
         key=lambda variant: variant.name,
     )
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """A factor that can be the same for all questions."""
+    """A factor with the same variants for all questions."""
 
     name: str
     listed: Sequence[Variant]
 
     def variants(self, context: str) -> Sequence[Variant]:
-        """Return all of them."""
         return self.listed
 
 
 def around(template: str) -> Rewrite:
-    r"""Return what puts a context into a template, which has ``{context}`` once.
+    r"""Rewrite that puts a context into a template with one ``{context}``.
 
     Example:
         >>> around("Think.\n{context}")("2 + 2 =", " 4")
@@ -124,18 +114,18 @@ _ANSWER = re.compile(r"(?P<before>\s*\(?)(?P<label>[A-Z]|\d+)(?P<after>[.)]*\s*)
 
 @dataclass(frozen=True)
 class Listing:
-    """Options as a context lists them, a line each."""
+    """Options that a context lists, one a line."""
 
     spans: tuple[tuple[int, int], ...]
-    """Positions of their texts in the context."""
+    """Spans of their texts in the context."""
     labels: tuple[str, ...]
 
     @classmethod
     def of(cls, context: str) -> Listing:
-        r"""Find the last list of a context, whose labels are A, B, ... or 1, 2, ...
+        r"""Find the last list of a context with labels A, B, ... or 1, 2, ...
 
         Raises:
-            ValueError: If there is none of two options or more.
+            ValueError: If there is no list of two options or more.
 
         Example:
             >>> Listing.of("Which?\nA. a cat\nB. a dog\nAnswer:").labels
@@ -168,10 +158,10 @@ class Listing:
         )
 
     def ordered(self, order: Sequence[int]) -> Rewrite:
-        r"""Return what puts options into another order, and asks for their labels.
+        r"""Rewrite that permutes options and renames an answer that is a label.
 
         Args:
-            order: Which option each place shows.
+            order: Option at each position.
 
         Example:
             >>> asked = "A. a cat\nB. a dog\nC. a fox\nAnswer:"
@@ -192,103 +182,91 @@ class Listing:
         return rewrite
 
     def _renamed(self, text: str, order: Sequence[int], options: Sequence[str]) -> str:
-        """Return an answer that is a label with that of where its option stands."""
-        found = _ANSWER.fullmatch(text)
-        if found is None:
+        """Answer with its label, if it is one, changed to that of its new position."""
+        match = _ANSWER.fullmatch(text)
+        if match is None:
             return text
-        is_option, is_label = text.strip() in options, found["label"] in self.labels
+        is_option, is_label = text.strip() in options, match["label"] in self.labels
         if is_option and not is_label:
             return text
         if is_option or not is_label:
             which = "both a label and an option" if is_option else "no label"
             raise ValueError(
                 f"permutations: the answer {text!r} is {which} of the list in its "
-                f"question ({', '.join(self.labels)}), so nobody can tell what it is "
-                "in another order"
+                f"question ({', '.join(self.labels)}), so its label in another order "
+                "is unknown"
             )
-        place = list(order).index(self.labels.index(found["label"]))
-        return f"{found['before']}{self.labels[place]}{found['after']}"
+        position = list(order).index(self.labels.index(match["label"]))
+        return f"{match['before']}{self.labels[position]}{match['after']}"
 
 
-def _label(first: str, place: int) -> str:
-    return str(1 + place) if first == "1" else chr(ord("A") + place)
+def _label(first: str, position: int) -> str:
+    return str(1 + position) if first == "1" else chr(ord("A") + position)
 
 
 @dataclass(frozen=True)
 class Permutations(Sequence[Variant]):
-    """Every order of N options, by number: none is made before it is asked for."""
+    """Every order of N options, by number, made on access."""
 
     listing: Listing
 
     def __len__(self) -> int:
-        """Return N!."""
         return math.factorial(len(self.listing.labels))
 
-    def __getitem__(self, number: int) -> Variant:  # type: ignore[override]
-        """Return the order with this number; slices are not supported."""
-        if not 0 <= number < len(self):
-            raise IndexError(number)
+    def __getitem__(self, index: int) -> Variant:  # type: ignore[override]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
         rest = list(range(len(self.listing.labels)))
-        order, left = [], number
+        order = []
         while rest:
-            place, left = divmod(left, math.factorial(len(rest) - 1))
-            order.append(rest.pop(place))
+            position, index = divmod(index, math.factorial(len(rest) - 1))
+            order.append(rest.pop(position))
         return _order(self.listing, order, len(self))
 
 
-def _order(listing: Listing, order: Sequence[int], number: int) -> Variant:
+def _order(listing: Listing, order: Sequence[int], num_orders: int) -> Variant:
     name = " ".join(listing.labels[option] for option in order)
-    return Variant(name, -math.log(number), listing.ordered(order))
+    return Variant(name, -math.log(num_orders), listing.ordered(order))
 
 
 @dataclass(frozen=True)
 class Orders:
-    """The order of the options that a question lists: ``all``, or ``cyclic`` ones."""
+    """Orders of a question's options: ``all`` N!, or the N rotations (``cyclic``)."""
 
     kind: str
     name: str = "order"
 
     def variants(self, context: str) -> Sequence[Variant]:
-        """Return N! orders, or those N that begin elsewhere and go round.
-
-        Raises:
-            ValueError: If the question lists no options.
-        """
         listing = Listing.of(context)
         if self.kind == "all":
             return Permutations(listing)
-        number = len(listing.labels)
-        turned = [[(n + k) % number for n in range(number)] for k in range(number)]
-        return [_order(listing, order, number) for order in turned]
+        size = len(listing.labels)
+        rotations = [[(n + k) % size for n in range(size)] for k in range(size)]
+        return [_order(listing, order, size) for order in rotations]
 
 
 # -- documents ------------------------------------------------------------------------
 
 
 Document = tuple[str, float, str]
-"""Name, weight relative to the others, and text of a retrieved document."""
+"""Name, relative weight and text of a retrieved document."""
 Retrieve = Callable[[str], Sequence[Document]]
-"""A question's context -> documents."""
+"""Function from a question's context to documents."""
 
 
 @dataclass(frozen=True)
 class Documents:
-    """The document that a question is asked with."""
+    """Document that stands before a question."""
 
     retrieve: Retrieve
     template: str
-    """With ``{document}`` once, and ``{context}`` once or never."""
+    """Template with one ``{document}`` and at most one ``{context}``."""
     name: str = "document"
 
     def variants(self, context: str) -> Sequence[Variant]:
-        """Return those of a question.
-
-        Raises:
-            ValueError: If there is none, or two of one name.
-        """
-        found = self.retrieve(context)
-        asked = [(name, weight, self._around(text)) for name, weight, text in found]
-        return weighed(asked, f"documents of {context!r:.60}")
+        documents = self.retrieve(context)
+        entries = [(name, w, self._around(text)) for name, w, text in documents]
+        return weighed(entries, f"documents of {context!r:.60}")
 
     def _around(self, document: str) -> Rewrite:
         before, _, after = self.template.partition(DOCUMENT)

@@ -28,6 +28,7 @@ import yaml
 
 from lm_latent_eval.files import one_line
 from lm_latent_eval.text.files import digest, read_text
+from lm_latent_eval.values import Whole, check
 from lm_latent_eval.wrappers.mixtures.factors import (
     CONTEXT,
     DOCUMENT,
@@ -44,17 +45,16 @@ from lm_latent_eval.wrappers.mixtures.factors import (
 )
 
 FACTORS = ("prompts", "permutations", "documents", "models")
+NUMBERS = {"draws": Whole(1), "seed": Whole(0)}
 MODEL_ARGUMENTS = (
     *("pretrained", "revision", "subfolder", "tokenizer", "dtype", "max_length"),
     *("end", "estimator", "num_samples", "seed"),
 )
-"""Allowed arguments of a model: none of them runs code that the file names."""
+"""Allowed arguments of a model. None of them runs code that the file names."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """One of several models."""
-
     name: str
     weight: float
     base: str | None
@@ -64,34 +64,31 @@ class Model:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Content of a mixture file."""
-
     factors: Sequence[Factor]
-    """But models, in the order in which they change a question."""
+    """Factors other than models, in the order in which they rewrite a question."""
     models: Sequence[Model]
-    """None where there is only that of the command line."""
+    """Models; empty if the command line's ``base`` is the only one."""
     draws: int | None
-    """Components drawn for a question; None: all are summed."""
+    """Number of components drawn for a question; None: all are summed."""
     seed: int
     digest: str
-    """Digest of everything that numbers depend on; the order of entries is ignored."""
+    """Digest of all that numbers depend on; the order of entries is ignored."""
 
     @property
     def of_models(self) -> Fixed:
-        """Return the factor that says which model is asked."""
         listed = [(m.name, m.weight, unchanged) for m in self.models]
         return Fixed("model", weighed(listed, "models"))
 
 
 def read(path: Path, *, trust_retriever: bool = False) -> Mixture:
-    """Read a file.
+    """Read a mixture file.
 
     Args:
         path: The file.
         trust_retriever: Whether a function that it names may be imported and called.
 
     Raises:
-        ValueError: If it is none, or says what cannot be; the error names the place.
+        ValueError: If it is missing or malformed; the error names the entry.
     """
     try:
         return _mixture(yaml.safe_load(read_text(path)), trust_retriever)
@@ -104,29 +101,27 @@ def read(path: Path, *, trust_retriever: bool = False) -> Mixture:
 
 
 def _mixture(content: Any, trust_retriever: bool) -> Mixture:
-    found = _fields(content, "the file", (*FACTORS, "draws", "seed"))
-    if not any(name in found for name in FACTORS):
+    parsed = _fields(content, "the file", (*FACTORS, *NUMBERS))
+    if not any(name in parsed for name in FACTORS):
         raise ValueError(f"nothing is mixed: expected one of {', '.join(FACTORS)}")
+    check(parsed, {name: rule for name, rule in NUMBERS.items() if name in parsed})
     factors: list[Factor] = []
-    if "permutations" in found:
-        factors.append(_orders(found["permutations"]))
-    if "documents" in found:
-        factors.append(_documents(found["documents"], trust_retriever))
-    if "prompts" in found:
-        factors.append(_prompts(found["prompts"]))
-    models = _models(found["models"]) if "models" in found else []
-    draws = _whole(found["draws"], "draws", 1) if "draws" in found else None
-    seed = _whole(found.get("seed", 0), "seed", 0)
+    if "permutations" in parsed:
+        factors.append(_orders(parsed["permutations"]))
+    if "documents" in parsed:
+        factors.append(_documents(parsed["documents"], trust_retriever))
+    if "prompts" in parsed:
+        factors.append(_prompts(parsed["prompts"]))
+    models = _models(parsed["models"]) if "models" in parsed else []
     # Arguments of models are in the identity of the models that they make.
-    known = {**found, "models": [[m.name, m.weight] for m in models]}
-    if draws is None:
-        known.pop("seed", None)
-    whole = digest(json.dumps(_ordered(known), sort_keys=True))
-    return Mixture(factors, models, draws, seed, whole)
+    identity = {**parsed, "models": [[m.name, m.weight] for m in models]}
+    if "draws" not in parsed:
+        identity.pop("seed", None)
+    whole = digest(json.dumps(_ordered(identity), sort_keys=True))
+    return Mixture(factors, models, parsed.get("draws"), parsed.get("seed", 0), whole)
 
 
 def _ordered(content: Any) -> Any:
-    """Return plain values with every list sorted: no order of entries matters."""
     if isinstance(content, dict):
         return {name: _ordered(value) for name, value in content.items()}
     if isinstance(content, list):
@@ -135,13 +130,13 @@ def _ordered(content: Any) -> Any:
 
 
 def _prompts(content: Any) -> Factor:
-    found = []
-    for place, each in enumerate(_list(content, "prompts")):
-        where = f"prompts[{place}]"
+    prompts = []
+    for index, each in enumerate(_list(content, "prompts")):
+        where = f"prompts[{index}]"
         name, weight, text = _named(each, where)
         _once(text, f"{where}.text", CONTEXT)
-        found.append((name, weight, around(text)))
-    return Fixed("prompt", weighed(found, "prompt"))
+        prompts.append((name, weight, around(text)))
+    return Fixed("prompt", weighed(prompts, "prompt"))
 
 
 def _orders(content: Any) -> Factor:
@@ -165,30 +160,30 @@ def _documents(content: Any, trust_retriever: bool) -> Factor:
 
 
 def _listed(content: Any) -> Retrieve:
-    """Return what looks documents up by their contexts."""
-    found: dict[str, list[Document]] = {}
-    for place, row in enumerate(_list(content, "documents.retrieved")):
-        where = f"documents.retrieved[{place}]"
+    by_context: dict[str, list[Document]] = {}
+    for index, row in enumerate(_list(content, "documents.retrieved")):
+        where = f"documents.retrieved[{index}]"
         parsed = _fields(row, where, ("context", "documents"))
         context = _text(parsed.get("context"), f"{where}.context").strip()
-        if context in found:
-            raise ValueError(f"{where}.context stands there before")
+        if context in by_context:
+            raise ValueError(f"{where}.context is there twice")
         listed = enumerate(_list(parsed.get("documents"), f"{where}.documents"))
-        found[context] = [_named(each, f"{where}.documents[{n}]") for n, each in listed]
+        by_context[context] = [
+            _named(each, f"{where}.documents[{n}]") for n, each in listed
+        ]
 
     def retrieve(context: str) -> Sequence[Document]:
-        if context.strip() not in found:
+        if context.strip() not in by_context:
             raise ValueError(
                 "documents.retrieved has no entry with this context: give one to every "
                 "question (context as lm_eval --log_samples writes it, documents)"
             )
-        return found[context.strip()]
+        return by_context[context.strip()]
 
     return retrieve
 
 
 def _called(content: Any, trust_retriever: bool) -> Retrieve:
-    """Return a retriever that calls a trusted function."""
     name = _text(content, "documents.callable")
     if ":" not in name:
         raise ValueError(
@@ -218,9 +213,9 @@ def _called(content: Any, trust_retriever: bool) -> Retrieve:
 
 
 def _models(content: Any) -> list[Model]:
-    found = []
-    for place, each in enumerate(_list(content, "models")):
-        where = f"models[{place}]"
+    models = []
+    for index, each in enumerate(_list(content, "models")):
+        where = f"models[{index}]"
         parsed = _fields(each, where, ("name", "weight", "base", "args"))
         given = _fields(parsed.get("args", {}), f"{where}.args", MODEL_ARGUMENTS)
         for name, value in given.items():
@@ -229,18 +224,18 @@ def _models(content: Any) -> list[Model]:
         if ":" in str(given.get("estimator", "")):
             raise ValueError(f"{where}.args.estimator names code: expected a name")
         base = _text(parsed["base"], f"{where}.base") if "base" in parsed else None
-        name = parsed.get("name", given.get("pretrained", base or f"model {place}"))
+        name = parsed.get("name", given.get("pretrained", base or f"model {index}"))
         name = _text(name, f"{where}.name")
-        found.append(Model(name, _weight(parsed, where), base, given))
-    weighed([(m.name, m.weight, unchanged) for m in found], "models")
-    return found
+        models.append(Model(name, _weight(parsed, where), base, given))
+    weighed([(m.name, m.weight, unchanged) for m in models], "models")
+    return models
 
 
 # -- plain values --------------------------------------------------------------------
 
 
 def _named(content: Any, where: str) -> tuple[str, float, str]:
-    """Return name, weight and text of an entry, which may be its text alone."""
+    """Name, weight and text of an entry, which may be its text alone."""
     given = {"text": content} if isinstance(content, str) else content
     parsed = _fields(given, where, ("name", "text", "weight"))
     text = _text(parsed.get("text"), f"{where}.text")
@@ -276,14 +271,6 @@ def _text(content: Any, where: str) -> str:
 def _once(text: str, where: str, mark: str) -> None:
     if text.count(mark) != 1:
         raise ValueError(f"{where} has {mark} {text.count(mark)} times: expected once")
-
-
-def _whole(content: Any, where: str, least: int) -> int:
-    if type(content) is not int or not least <= content < 2**31:
-        raise ValueError(
-            f"{where} is {content!r:.40}: expected a whole number of {least} or more"
-        )
-    return content
 
 
 def _weight(parsed: Mapping[str, Any], where: str) -> float:

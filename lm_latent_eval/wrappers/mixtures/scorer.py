@@ -2,11 +2,11 @@ r"""Scorer of a mixture: log p(answer | question), a sum over components.
 
 .. math:: p(a \mid x) = \sum_c \pi_c(x)\, p_c(a_c \mid x_c)
 
-Symbols: c -> a component, one variant of every factor; pi_c(x) -> its weight, which the
-question may decide and no answer does; x_c, a_c -> question and answer as the component
-writes them; p_c -> the model that it asks. All components are summed, and the sum is as
-exact as they are; or some are drawn from pi, the same ones for all answers to a
-question, and their weights p_c(a_c | x_c) lie in [0, 1].
+Symbols: c -> a component, one variant of every factor; pi_c(x) -> its weight, which may
+depend on the question but not on the answer; x_c, a_c -> question and answer as
+rewritten by the component; p_c -> its model. The sum over all components is as exact as
+they are. Drawn components come from pi, the same ones for all answers to a question;
+their weights p_c(a_c | x_c) lie in [0, 1].
 """
 
 from __future__ import annotations
@@ -42,66 +42,59 @@ from lm_latent_eval.wrappers.mixtures.factors import Factor, Variant
 from lm_latent_eval.wrappers.mixtures.files import Mixture
 
 MOST_SUMMED = 4096
-"""Components that are summed for an answer; where there are more, they are drawn."""
+"""Largest number of components that are summed for an answer; more are drawn."""
 AT_ONCE = 2048
-"""Strings that models are asked for before answers are given; moves no number."""
+"""Number of strings scored together; it affects no result."""
 
 
 @dataclass(frozen=True)
 class ComponentRequest:
-    """Request of a component to its model."""
-
     name: str
-    """Name that random numbers are a function of, where the model draws."""
+    """Key of the model's random numbers, if it draws."""
     context: str | None
-    """None: for a whole text."""
+    """Context; None for a whole text."""
     text: str
 
 
 @dataclass(frozen=True)
 class ComponentAnswer:
-    """Answer of a model to a component."""
-
     log_p: float
-    """Nats; ``-inf`` is a probability of zero."""
+    """Nats; ``-inf`` is probability zero."""
     tokens: int
     is_greedy: bool
     answer: Answer | None = None
-    """The answer with its estimate; None: the number is exact."""
+    """Answer with its estimate; None if the number is exact."""
     missed: bool = False
-    """Whether it is zero because no latent was found, which is an estimate."""
+    """Whether it is an estimated zero, because no latent was found."""
 
     @property
     def estimate(self) -> Estimate | None:
-        """Return the estimate that the number is; None: it is exact."""
         if self.answer is None or self.answer.estimate.bound is Bound.EXACT:
             return None
         return self.answer.estimate
 
 
 Ask = Callable[[Sequence[ComponentRequest]], Sequence[ComponentAnswer]]
-"""A model: returns answers in the order of requests."""
+"""A model: answers in the order of requests."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Components of an answer's probability."""
-
     factors: tuple[str, ...]
     names: list[tuple[str, ...]]
-    """Names of each component's (or draw's) variants, one per factor."""
+    """Names of each component's (or draw's) variants, one a factor."""
     log_weights: list[float]
     """Log pi_c of all components, or -log K of K draws, nats."""
     log_p: Sequence[float]
     """Log p of the answer by each component, or draw, nats."""
     drawn: bool
     exact: bool
-    """Whether ``log_p`` are no estimates themselves."""
+    """Whether all ``log_p`` are exact."""
 
 
 @dataclass(frozen=True)
 class MixtureAnswer(Answer):
-    """An answer that says which components it comes from."""
+    """An answer with its components."""
 
     parts: Parts = field(kw_only=True)
 
@@ -122,11 +115,11 @@ class MixtureScorer(TextScorer):
     """Description of the models for results."""
     normalization: Normalization = Normalization.BELOW_ONE
     unsure_greedy: int = field(default=0, init=False)
-    """Answers of which components disagree whether they are greedy."""
+    """Number of answers that only some components would write greedily."""
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that numbers depend on besides the query, as JSON."""
+        """All that numbers depend on besides the query, as JSON."""
         return {
             "model": "mixture",
             "checkpoint": digest(str(sorted(self.identity.items()))),
@@ -138,20 +131,20 @@ class MixtureScorer(TextScorer):
 
     @property
     def _estimated(self) -> dict[str, Any]:
-        """How numbers are estimated: by draws of components, or as the models say."""
+        """Estimator settings: draws of components, or those of the models."""
         draws, seed = self.mixture.draws, self.mixture.seed
         if draws:
             return {"estimator": "is", "num_samples": draws, "seed": seed}
-        said = self.identity.values()
-        names = {str(model.get("estimator", "exact")) for model in said}
-        found: dict[str, Any] = {"estimator": "+".join(sorted(names))}
+        models = self.identity.values()
+        names = {str(model.get("estimator", "exact")) for model in models}
+        settings: dict[str, Any] = {"estimator": "+".join(sorted(names))}
         for name in ("num_samples", "proposal", "temperature", "seed"):
-            values = {model[name] for model in said if model.get(name) is not None}
+            values = {model[name] for model in models if model.get(name) is not None}
             if len(values) == 1:
-                found[name] = values.pop()
+                settings[name] = values.pop()
             elif name == "seed" and values:
-                found[name] = "+".join(map(str, sorted(values)))
-        return found
+                settings[name] = "+".join(map(str, sorted(values)))
+        return settings
 
     @property
     def about(self) -> dict[str, Any]:
@@ -177,17 +170,16 @@ class MixtureScorer(TextScorer):
 
     @property
     def factors(self) -> list[Factor]:
-        """All that components differ in, in the order in which they change a text."""
+        """Factors including models, in the order in which they rewrite a text."""
         of_models = [self.mixture.of_models] if self.mixture.models else []
         return [*self.mixture.factors, *of_models]
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
-        """Yield log p of whole texts, a mixture of models.
+        """Yield log p of whole texts, by a mixture of models.
 
         Raises:
-            MissedTextsError: At the end, if no model gives a text a probability.
-            ValueError: If something else is mixed: it stands before a context, and a
-                whole text has none.
+            MissedTextsError: At the end, if all models give a text probability zero.
+            ValueError: If other factors are mixed, which need a context.
         """
         if self.mixture.factors:
             names = ", ".join(factor.name for factor in self.mixture.factors)
@@ -201,8 +193,9 @@ class MixtureScorer(TextScorer):
         """Yield log p of answers given their questions.
 
         Raises:
-            MissedTextsError: At the end, if no component gives an answer a probability.
-            ValueError: If a question cannot be asked so; the error names it.
+            MissedTextsError: At the end, if all components give an answer probability
+                zero.
+            ValueError: If a component cannot rewrite a question; the error names it.
         """
         return self._scored(queries, whole=False)
 
@@ -215,8 +208,8 @@ class MixtureScorer(TextScorer):
             ValueError: Always.
         """
         raise ValueError(
-            "latent_mixture scores texts; components answer in strings of their own, "
-            "which no rule here makes one of. Score targets with output_type: "
+            "latent_mixture scores texts and generates none, since each component "
+            "would write a string of its own. Score targets with output_type: "
             "loglikelihood"
         )
 
@@ -228,39 +221,37 @@ class MixtureScorer(TextScorer):
         for query in queries:
             with naming(query):
                 plans.append(self._plan(query, whole=whole))
-            if sum(len(plan.asked) for plan in plans) >= AT_ONCE:
+            if sum(len(plan.requests) for plan in plans) >= AT_ONCE:
                 yield from self._answers(plans, missed)
                 plans = []
         yield from self._answers(plans, missed)
         missed.tell()
 
     def _plan(self, query: Query, *, whole: bool) -> _Plan:
-        """Return the requests of a query's components."""
         factors = self.factors
         if not whole and not query.context:
-            # There is nothing that anything could stand around.
+            # Only models apply without a context.
             factors = [factor for factor in factors if factor.name == "model"]
         listed = [factor.variants(query.context) for factor in factors]
-        number = math.prod(map(len, listed))
+        num_components = math.prod(map(len, listed))
         draws = self.mixture.draws
-        if draws is None and number > MOST_SUMMED:
+        if draws is None and num_components > MOST_SUMMED:
             raise ValueError(
-                f"there are {number} components, and {MOST_SUMMED} are the most that "
-                "are summed: have some drawn (draws: 64 in the file)"
+                f"there are {num_components} components, and {MOST_SUMMED} are the "
+                "most that are summed: have some drawn (draws: 64 in the file)"
             )
+        drawn = draws is not None and num_components > draws
         chosen: list[Component]
-        if draws is None or number <= draws:
-            chosen = [*itertools.product(*listed)]
-            drawn = False
-        else:
+        if draws is not None and drawn:
             chosen = self._drawn(query, factors, listed, draws)
-            drawn = True
-        asked: dict[Component, tuple[str, ComponentRequest]] = {}
-        for component in chosen:
-            if component not in asked:
-                asked[component] = self._asked(query, factors, component, whole=whole)
+        else:
+            chosen = [*itertools.product(*listed)]
+        requests = {
+            component: self._request(query, factors, component, whole=whole)
+            for component in dict.fromkeys(chosen)
+        }
         names = tuple(factor.name for factor in factors)
-        return _Plan(query, names, chosen, drawn, asked)
+        return _Plan(query, names, chosen, drawn, requests)
 
     def _drawn(
         self,
@@ -278,7 +269,7 @@ class MixtureScorer(TextScorer):
             columns.append([_chosen(variants, float(u)) for u in uniform])
         return [*zip(*columns, strict=True)]
 
-    def _asked(
+    def _request(
         self,
         query: Query,
         factors: Sequence[Factor],
@@ -286,7 +277,6 @@ class MixtureScorer(TextScorer):
         *,
         whole: bool,
     ) -> tuple[str, ComponentRequest]:
-        """Return a component's model and its request."""
         context, text, model = query.context, query.text, next(iter(self.models))
         for factor, variant in zip(factors, component, strict=True):
             context, text = variant.rewrite(context, text)
@@ -299,26 +289,22 @@ class MixtureScorer(TextScorer):
 
     def _answers(self, plans: Sequence[_Plan], missed: Missed) -> Iterator[Answer]:
         """Score all requests of a block by every model, and combine them."""
-        wanted: dict[str, dict[ComponentRequest, None]] = {
-            name: {} for name in self.models
-        }
-        for plan in plans:
-            for model, asked in plan.asked.values():
-                wanted[model][asked] = None
-        found: dict[tuple[str, ComponentRequest], ComponentAnswer] = {}
-        for name, ask in self.models.items():
-            texts = [*wanted[name]]
-            if texts:
-                pairs = zip(texts, ask(texts), strict=True)
-                found |= {(name, asked): answer for asked, answer in pairs}
+        every = (pair for plan in plans for pair in plan.requests.values())
+        by_model: defaultdict[str, list[ComponentRequest]] = defaultdict(list)
+        for name, request in dict.fromkeys(every):
+            by_model[name].append(request)
+        answers: dict[tuple[str, ComponentRequest], ComponentAnswer] = {}
+        for name, requests in by_model.items():
+            pairs = zip(requests, self.models[name](requests), strict=True)
+            answers |= {(name, request): answer for request, answer in pairs}
         for plan in plans:
             with missed.aside(plan.query):
                 yield self._answer(
-                    plan, [found[plan.asked[component]] for component in plan.chosen]
+                    plan, [answers[plan.requests[c]] for c in plan.chosen]
                 )
 
-    def _answer(self, plan: _Plan, found: Sequence[ComponentAnswer]) -> MixtureAnswer:
-        for component, each in zip(plan.chosen, found, strict=True):
+    def _answer(self, plan: _Plan, answers: Sequence[ComponentAnswer]) -> MixtureAnswer:
+        for component, each in zip(plan.chosen, answers, strict=True):
             above = each.log_p > ROUNDING * max(each.tokens, 1)
             # An estimate may be above 1 by chance.
             if math.isnan(each.log_p) or (above and each.estimate is None):
@@ -327,26 +313,25 @@ class MixtureScorer(TextScorer):
                     f"component {names} has a log p of {each.log_p}: a probability "
                     "above 1, or none"
                 )
+        summed = [math.fsum(v.log_weight for v in c) for c in plan.chosen]
         parts = Parts(
             plan.factors,
             [tuple(v.name for v in component) for component in plan.chosen],
-            [-math.log(len(found))] * len(found)
-            if plan.drawn
-            else [math.fsum(v.log_weight for v in c) for c in plan.chosen],
-            array("d", [e.log_p if e.estimate else min(e.log_p, 0.0) for e in found]),
+            [-math.log(len(answers))] * len(answers) if plan.drawn else summed,
+            array("d", [e.log_p if e.estimate else min(e.log_p, 0.0) for e in answers]),
             plan.drawn,
-            all(each.estimate is None and not each.missed for each in found),
+            all(each.estimate is None and not each.missed for each in answers),
         )
-        greedy = {each.is_greedy for each in found}
+        greedy = {each.is_greedy for each in answers}
         self.unsure_greedy += len(greedy) > 1
-        known = [each.answer for each in found if each.answer is not None]
+        inner = [each.answer for each in answers if each.answer is not None]
         return MixtureAnswer(
             plan.query.index,
-            _estimate(parts, found),
+            _estimate(parts, answers),
             stream=plan.query.name,
-            unspelled=max((answer.unspelled for answer in known), default=0),
-            respaced=max((answer.respaced for answer in known), default=0),
-            left_out=max((answer.left_out for answer in known), default=0),
+            unspelled=max((answer.unspelled for answer in inner), default=0),
+            respaced=max((answer.respaced for answer in inner), default=0),
+            left_out=max((answer.left_out for answer in inner), default=0),
             is_greedy=greedy == {True},
             parts=parts,
         )
@@ -354,58 +339,56 @@ class MixtureScorer(TextScorer):
 
 @dataclass(frozen=True)
 class _Plan:
-    """Requests of a query's components."""
+    """Requests of a query's components: model and strings of each distinct one."""
 
     query: Query
     factors: tuple[str, ...]
     chosen: Sequence[Component]
     """All components, or one a draw."""
     drawn: bool
-    asked: Mapping[Component, tuple[str, ComponentRequest]]
-    """Model and strings of every distinct one."""
+    requests: Mapping[Component, tuple[str, ComponentRequest]]
 
 
 def _chosen(variants: Sequence[Variant], uniform: float) -> Variant:
-    """Return the variant that a uniform number stands for."""
+    """Variant by a uniform number."""
     if not isinstance(variants, list):  # equally probable ones, too many to list
         return variants[int(uniform * len(variants))]
     ends = [*itertools.accumulate(math.exp(v.log_weight) for v in variants)]
-    place = min(bisect_right(ends, uniform * ends[-1]), len(variants) - 1)
-    drawn: Variant = variants[place]
+    index = min(bisect_right(ends, uniform * ends[-1]), len(variants) - 1)
+    drawn: Variant = variants[index]
     return drawn
 
 
 def _error(
     part: Sequence[float],
-    found: Sequence[ComponentAnswer],
+    answers: Sequence[ComponentAnswer],
     of: Callable[[Estimate], float],
 ) -> float:
-    """Return the error of a mixture by those of its components.
+    """Error of a mixture by those of its components.
 
-    A component that is drawn again has one answer, and errs alike.
+    A component that is drawn twice has one answer and one error.
     """
-    answers: dict[int, ComponentAnswer] = {}
+    distinct: dict[int, ComponentAnswer] = {}
     share: defaultdict[int, float] = defaultdict(float)
-    for each, own in zip(found, part, strict=True):
-        answers[id(each)] = each
+    for each, own in zip(answers, part, strict=True):
+        distinct[id(each)] = each
         share[id(each)] += own
-    errors = [0.0 if e.estimate is None else of(e.estimate) for e in answers.values()]
+    errors = [0.0 if e.estimate is None else of(e.estimate) for e in distinct.values()]
     return mixture_stderr([*share.values()], errors)
 
 
-def _estimate(parts: Parts, found: Sequence[ComponentAnswer]) -> Estimate:
-    """Put the numbers of components together."""
+def _estimate(parts: Parts, answers: Sequence[ComponentAnswer]) -> Estimate:
     log_weights = parts.log_weights
     total = log_mixture(log_weights, parts.log_p)
     if total == -math.inf:
         raise MissedSupportError(
-            f"none of {len(found)} components gives this text a probability"
+            f"none of {len(answers)} components gives this text a probability"
         )
-    tokens = max(each.tokens for each in found)
-    inner = [each.estimate for each in found if each.estimate is not None]
-    missed = any(each.missed for each in found)
+    tokens = max(each.tokens for each in answers)
+    inner = [each.estimate for each in answers if each.estimate is not None]
+    missed = any(each.missed for each in answers)
     part = shares(log_weights, parts.log_p)
-    within = math.inf if missed else _error(part, found, lambda e: e.draws_stderr)
+    within = math.inf if missed else _error(part, answers, lambda e: e.draws_stderr)
     bounds = [e.bound for e in inner] + [Bound.STOCHASTIC_LOWER] * missed
     bound = Bound.weakest(bounds) if bounds else Bound.EXACT
     # The log of a sum is convex: noise in averages of logarithms raises its mean.
@@ -427,10 +410,10 @@ def _estimate(parts: Parts, found: Sequence[ComponentAnswer]) -> Estimate:
         return replace(estimate, at_least=at_least, at_most=at_most)
     if bound is Bound.EXACT:
         return Estimate.exact(total, num_tokens=tokens)
-    known = not (missed or raised) and all(e.stderr is not None for e in inner)
+    has_error = not (missed or raised) and all(e.stderr is not None for e in inner)
     return Estimate(
         log_evidence=total,
-        stderr=_error(part, found, lambda e: e.stderr or 0.0) if known else None,
+        stderr=_error(part, answers, lambda e: e.stderr or 0.0) if has_error else None,
         draws_stderr=within,
         effective_sample_size=None,
         pareto_k=None,

@@ -140,7 +140,7 @@ def test_draws_are_of_the_weights_and_their_intervals_hold(tmp_path):
     rows = []
     for n in range(400):
         plan = drawn._plan(Query(n, f"task/{n}", " A", ASKED), whole=False)
-        asked = [plan.asked[component][1] for component in plan.chosen]
+        asked = [plan.requests[component][1] for component in plan.chosen]
         rows.append([log_p(each.context, each.text) for each in asked])
     log_w = torch.tensor(rows).double()
     mean_is(log_w.exp().mean(1), math.exp(exact[0]), 0.02)
