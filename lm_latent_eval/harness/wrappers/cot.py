@@ -1,7 +1,7 @@
 """``lm_eval --model latent_cot``: chains of thought.
 
-Thoughts are kept beside lm-eval's results as they are drawn. A run that is killed and
-started again takes them up, with a cache or without; at its end they are JSON lines.
+Thoughts are kept beside lm-eval's results as they are drawn, so a killed run can be
+continued, with or without a cache; at the end they are JSON lines.
 """
 
 from __future__ import annotations
@@ -44,37 +44,32 @@ from lm_latent_eval.wrappers.cot.thoughts import (
 )
 
 Texts = Callable[[Sequence[int]], str]
-"""Writes tokens as a string."""
+"""Function that decodes tokens."""
 
 
 @dataclass(frozen=True)
 class TaskDocument:
-    """A document of a task with all of its requests."""
-
     task: str
     of_task: Any
     number: int
     instances: list[Instance]
 
     def answers(self, question: str) -> list[str]:
-        """Return the answers that follow a question, the known ones too."""
+        """Answers to a question, cached ones included."""
         return [i.args[1] for i in self.instances if i.args[0] == question]
 
     def placed(self, thoughts: Thoughts) -> Placed:
-        """Return the document's thoughts with what the task says of answers."""
-        asked = [instance.args for instance in self.instances]
-        places = [
-            [n for n, args in enumerate(asked) if args == (thoughts.question, answer)]
+        pairs = [instance.args for instance in self.instances]
+        indices = [
+            [n for n, args in enumerate(pairs) if args == (thoughts.question, answer)]
             for answer in thoughts.answers
         ]
-        right = accuracies(self.of_task, self.instances, places)
+        right = accuracies(self.of_task, self.instances, indices)
         return Placed(self.task, self.number, thoughts, right)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Thoughts about a question of a document of a task."""
-
     task: str
     document: int
     thoughts: Thoughts
@@ -83,18 +78,18 @@ class Placed:
 
 
 def task_documents(tasks: Mapping[str, Any]) -> dict[str, TaskDocument]:
-    """Return this process's questions by name."""
-    found: dict[str, TaskDocument] = {}
+    """Documents of this process by question name."""
+    by_name: dict[str, TaskDocument] = {}
     for name, task in tasks.items():
-        for number, instances in documents(task).items():
-            asked = [i for i in instances if i.request_type == "loglikelihood"]
-            if asked:
-                found[f"{name}/{number}"] = TaskDocument(name, task, number, asked)
-    return found
+        for n, instances in documents(task).items():
+            scored = [i for i in instances if i.request_type == "loglikelihood"]
+            if scored:
+                by_name[f"{name}/{n}"] = TaskDocument(name, task, n, scored)
+    return by_name
 
 
 def all_answers(tasks: Mapping[str, Any]) -> dict[Key, list[str]]:
-    """Return all answers to every question, those that a cache knows too."""
+    """Answers to every question, cached ones included."""
     return {
         (name, question): document.answers(question)
         for name, document in task_documents(tasks).items()
@@ -103,15 +98,9 @@ def all_answers(tasks: Mapping[str, Any]) -> dict[Key, list[str]]:
 
 
 class ThoughtRecorder:
-    """Collects the thoughts of a run, and writes them a task a file."""
+    """Collects the thoughts of a run, and writes a file a task."""
 
     def __init__(self, processes: Processes, texts: Texts) -> None:
-        """Start empty.
-
-        Args:
-            processes: Whose thoughts are put together.
-            texts: Writes tokens as strings.
-        """
         self._processes, self._texts = processes, texts
         self._run = ""
         self._known: dict[Key, Thoughts] = {}
@@ -123,11 +112,7 @@ class ThoughtRecorder:
     def following(
         self, settings: Settings
     ) -> Iterator[tuple[Callable[[Thoughts], None], Mapping[Key, Thoughts]]]:
-        """Yield a function that stores thoughts, and the thoughts known before.
-
-        Args:
-            settings: What the numbers depend on.
-        """
+        """Yield a function that stores thoughts, and the thoughts of an earlier run."""
         where, known = host(), self._take_up(settings)
         if where is None:
             yield self._remember, known
@@ -145,10 +130,10 @@ class ThoughtRecorder:
         """Gather the thoughts of all processes and of an interrupted run."""
         self._take_up(settings)
         own, self._own = [*self._own.values()], {}
-        asked = task_documents(running_tasks()) if host() else {}
+        by_name = task_documents(running_tasks()) if host() else {}
         placed = [
             document.placed(thoughts)
-            for name, document in asked.items()
+            for name, document in by_name.items()
             for thoughts in _of_document(name, document, own)
         ]
         for thoughts in self._processes.gather(own):
@@ -160,17 +145,17 @@ class ThoughtRecorder:
         """Write the thoughts.
 
         Returns:
-            What results say of them, as JSON: how many, how they ended, and the file of
-            each task; {} where nothing was thought.
+            Summary for results, as JSON: counts, endings, and the file of each task; {}
+            without thoughts.
         """
-        found, self._thoughts = self._thoughts, {}
+        every, self._thoughts = self._thoughts, {}
         placed, self._placed = self._placed, {}
-        if not found:
+        if not every:
             return {}
-        drawn = [thought for t in found.values() for thought in t.drawn]
+        drawn = [thought for t in every.values() for thought in t.drawn]
         endings = Counter(str(thought.ending) for thought in drawn)
         return {
-            "questions": len(placed) or len(found),
+            "questions": len(placed) or len(every),
             "drawn": len(drawn),
             "tokens": sum(len(thought.tokens) for thought in drawn),
             **{f"share_{name}": n / len(drawn) for name, n in endings.items()},
@@ -182,7 +167,7 @@ class ThoughtRecorder:
         self._own[thoughts.name, thoughts.question] = thoughts
 
     def _take_up(self, settings: Settings) -> Mapping[Key, Thoughts]:
-        """Return the thoughts that an interrupted run of the same command left."""
+        """Read the thoughts of an interrupted run of the same command."""
         run = run_digest(settings)
         if self._run != run:
             self._run, self._known, where = run, {}, host()
@@ -196,15 +181,15 @@ class ThoughtRecorder:
 
 
 def _of_document(
-    name: str, document: TaskDocument, found: Iterable[Thoughts]
+    name: str, document: TaskDocument, every: Iterable[Thoughts]
 ) -> list[Thoughts]:
-    """Return the thoughts about a document's questions.
+    """Thoughts about a document's questions.
 
-    A cache knows a question by its strings: what one document had answered is not asked
-    again for another, whose thoughts are the same.
+    A cache identifies a question by its strings, so documents with equal strings share
+    their thoughts.
     """
     by_question: dict[str, Thoughts] = {}
-    for thoughts in found:
+    for thoughts in every:
         answers = document.answers(thoughts.question)
         if thoughts.name == name:
             by_question[thoughts.question] = thoughts
@@ -250,7 +235,7 @@ def _write(
 
 @dataclass(frozen=True)
 class Template:
-    """The chat template of a tokenizer, as lm-eval's loader of networks writes it."""
+    """Chat template of a tokenizer, applied as by lm-eval's loader."""
 
     tokenizer: PreTrainedTokenizerBase
     chat_template_args: dict[str, Any]
@@ -265,11 +250,11 @@ class LatentCoT(Wrapper):
     them (``wrappers.cot.model``); options are those of ``ThoughtOptions``.
 
     Args:
-        base_url: Of a server that has loaded the network, up to and with ``/v1``:
+        base_url: URL of a server that has loaded the network, up to and with ``/v1``:
             it draws and scores thoughts, and ``pretrained`` names the tokenizer.
-        request_timeout: Seconds that one request to it may take.
-        enable_thinking: Told to the chat template.
-        chat_template_args: Told to it as well.
+        request_timeout: Largest time of one request to it, in seconds.
+        enable_thinking: Argument of the chat template.
+        chat_template_args: Further arguments of the chat template.
         arguments: Options of thoughts, and every other argument of ``--model hf``.
     """
 
@@ -287,12 +272,6 @@ class LatentCoT(Wrapper):
         chat_template_args: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> None:
-        """Check the arguments and load the network.
-
-        Raises:
-            ValueError: If the chat template is set to leave thoughts out, or an
-                argument is not one that can be.
-        """
         given = read({"chat_template_args": chat_template_args})["chat_template_args"]
         given = dict(given or {})
         if enable_thinking is not None:  # hf would refuse likelihoods with it
@@ -306,8 +285,8 @@ class LatentCoT(Wrapper):
                 "enable_thinking=False: latent_cot scores answers after thoughts; "
                 "without them use --model hf"
             )
-        ours = ThoughtOptions.names()
-        ThoughtOptions.parse({n: arguments[n] for n in ours if n in arguments})
+        names = ThoughtOptions.names()
+        ThoughtOptions.parse({n: arguments[n] for n in names if n in arguments})
         self._base_url = base_url
         self._timeout = positive("request_timeout", request_timeout)
         super().__init__(*args, chat_template_args=given, **arguments)
@@ -316,11 +295,10 @@ class LatentCoT(Wrapper):
     def _network(
         self, pretrained: str, device: str, arguments: Mapping[str, Any]
     ) -> Any:
-        """Load the network, or ask the server that has."""
         if self._base_url is None:
             return super()._network(pretrained, device, arguments)
-        known = ("chat_template_args", "max_length", "trust_remote_code")
-        if idle := [name for name in arguments if name not in known]:
+        used = ("chat_template_args", "max_length", "trust_remote_code")
+        if idle := [name for name in arguments if name not in used]:
             raise ValueError(
                 f"{', '.join(idle)}: with base_url the server has loaded the network; "
                 "tell the server, and leave it out here"
@@ -337,9 +315,9 @@ class LatentCoT(Wrapper):
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[Scored, bool]]:
-        """Return log p-hat of answers in nats, and whether they are greedy.
+        """Log p-hat of answers in nats, and whether they are greedy.
 
-        Hints show all answers of a task's question, whichever of them a cache knows.
+        Hints show all answers of a task's question, cached ones included.
         """
         scorer = cast(ThoughtScorer, self._scorer)
         scorer.shown = all_answers(running_tasks())
@@ -349,7 +327,7 @@ class LatentCoT(Wrapper):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """Write a conversation as the network was trained to read it.
+        """Write a conversation by the network's chat template.
 
         Raises:
             ValueError: If the template does not begin the model's turn.
@@ -368,7 +346,6 @@ class LatentCoT(Wrapper):
         return written
 
     def _about_run(self) -> dict[str, Any]:
-        """Leave the thoughts beside the results, too."""
         info = super()._about_run()
         if self.world_size == 1:
             self._thoughts.collect(self.fingerprint)

@@ -1,4 +1,4 @@
-"""The proposal that thoughts are drawn from, and when a question has enough."""
+"""Proposal of thoughts, and the stopping times of ``until=decided``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ WEIGHTS_AT_MOST = {"prior": 1.0, "hinted": 1 / PRIOR_SHARE}
 """Upper bound of the weights, by proposal: p(answer | question, z) is at most 1, and
 p(z | question) / q(z) of a mixture at most the inverse of the prior's share."""
 FIRST, GROWTH = 4, 4
-"""Thoughts about a question before anyone looks, and the part of them that is drawn
-before the next look."""
+"""Number of thoughts before the first look, and 1 / growth between looks."""
 
 
 def key_of(seed: int, name: str) -> int:
-    """Return the key of a question's random numbers."""
+    """Key of a question's random numbers."""
     return stream_key(seed, f"thoughts/{name}")
 
 
 def components(key: int, num_samples: int, num_hints: int) -> list[int]:
-    r"""Choose which prompt each of K thoughts is drawn from, independently.
+    r"""Draw the prompt of each of K thoughts, independently.
 
     .. math:: q(z) = \alpha\, p(z \mid x)
         + \frac{1 - \alpha}{M} \sum_{m=1}^{M} p(z \mid \mathrm{hint}_m)
 
     Args:
-        key: Of the question's random numbers.
+        key: Key of the question's random numbers.
         num_samples: K.
         num_hints: M.
 
@@ -48,11 +47,11 @@ def components(key: int, num_samples: int, num_hints: int) -> list[int]:
 
 
 def log_mixture(log_p: Tensor, hinted: Tensor) -> Tensor:
-    """Return log q of thoughts by the mixture, nats, shape ``(R,)``.
+    """Log q of thoughts by the mixture, nats, (R,).
 
     Args:
-        log_p: Given the question, ``(R,)``.
-        hinted: Given each hint, ``(M, R)``.
+        log_p: Log p given the question, (R,).
+        hinted: Log p given each hint, (M, R).
     """
     if not len(hinted):
         return log_p
@@ -62,14 +61,14 @@ def log_mixture(log_p: Tensor, hinted: Tensor) -> Tensor:
 
 
 def looks(num_samples: int) -> Iterator[int]:
-    """Yield the numbers of thoughts after which a question may be decided, up to K.
+    """Numbers of thoughts after which a question may be decided, up to K.
 
     Example:
         >>> list(looks(32)), list(looks(3))
         ([4, 8, 12, 16, 20, 25, 31, 32], [3])
     """
-    number = FIRST
-    while number < num_samples:
-        yield number
-        number += max(FIRST, number // GROWTH)
+    drawn = FIRST
+    while drawn < num_samples:
+        yield drawn
+        drawn += max(FIRST, drawn // GROWTH)
     yield num_samples

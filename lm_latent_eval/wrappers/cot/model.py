@@ -12,8 +12,7 @@ marginals over them; Zelikman et al. (2022), section 3.2, for prompts that show 
 answer; the mixture and its weights: Owen and Zhou (2000), defensive sampling.
 
 A question is a context, and its answers are the texts that may follow. All of them are
-scored after the same thoughts, so that they differ by what the thoughts say of them and
-not by which thoughts were drawn.
+scored after the same thoughts, so the draws do not favour one of them.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from lm_latent_eval.wrappers.cot.thinking import Thinker
 from lm_latent_eval.wrappers.cot.thoughts import Thoughts
 
 ROWS = 128
-"""Sequences read at once where nobody says how many."""
+"""Default number of sequences read at once."""
 
 
 @dataclass
@@ -62,27 +61,27 @@ class ThoughtScorer(NetworkScorer):
     options: ThoughtOptions
     marks: Marks
     most_questions: int
-    """Questions whose thoughts are drawn at once; moves no number."""
+    """Largest number of questions whose thoughts are drawn together; it affects no
+    result."""
     most_rows: int
-    """Sequences that the network reads at once; moves no number."""
+    """Largest number of sequences that the network reads at once; it affects no
+    result."""
     quiet: bool = True
     memory: MemoryLimit = field(default_factory=MemoryLimit)
     """Batch sizes that fitted into memory so far."""
     keep: Callable[[Thoughts], None] = lambda thoughts: None
-    """Told what was thought about a question, before its answers are."""
+    """Callback for the thoughts about each question, before its answers."""
     known: Mapping[Key, Thoughts] = field(default_factory=dict)
-    """Thoughts of an earlier run; their questions are not thought about again."""
+    """Thoughts of an earlier run, reused for their questions."""
     _said: dict[Any, float] = field(default_factory=dict)
     shown: Mapping[Key, Sequence[str]] = field(default_factory=dict)
-    """All answers to a question, which hints show; where nothing is said, those that
-    are asked together."""
+    """All answers to a question, which hints show; default: those of one call."""
 
     name = "cot"
     # Strings can be cut into tokens in more ways than one.
     normalization = Normalization.BELOW_ONE
 
     def __post_init__(self) -> None:
-        """Say what numbers depend on."""
         self.settings = self.described = {
             "dtype": str(self.network.computed_in),
             "estimator": "is",
@@ -109,10 +108,9 @@ class ThoughtScorer(NetworkScorer):
         """Yield log p-hat of answers given their questions, a question at a time.
 
         Raises:
-            MissedTextsError: At the end, if none of the thoughts about a question has
-                an answer after it.
-            ValueError: If an answer is empty, a question too long, or a target is asked
-                of a server; the error names the query.
+            MissedTextsError: At the end, if no thought about a question is closed.
+            ValueError: If an answer is empty, a question too long, or a server is given
+                a single target; the error names the query.
         """
         missed = Missed(queries)
         fresh, questions = [], self._questions(queries)
@@ -120,15 +118,15 @@ class ThoughtScorer(NetworkScorer):
             self._refuse_targets(questions)
         with self.progress(len(questions), "thoughts", "questions") as progress:
             for question in questions:
-                if (known := self._known(question)) is None:
+                if (earlier := self._known(question)) is None:
                     fresh.append(question)
                     continue
-                yield from self._answers(question, known, missed)
+                yield from self._answers(question, earlier, missed)
                 progress.update()
             for block in self._blocks(fresh):
-                for question, found in self._thought(block):
-                    self.keep(found)
-                    yield from self._answers(question, found, missed)
+                for question, thoughts in self._thought(block):
+                    self.keep(thoughts)
+                    yield from self._answers(question, thoughts, missed)
                     progress.update()
         missed.tell()
 
@@ -157,25 +155,25 @@ class ThoughtScorer(NetworkScorer):
         )
 
     def _questions(self, queries: Sequence[Query]) -> list[Question]:
-        """Put queries about one context together; refuse what cannot be answered."""
+        """Group queries by context; refuse those that cannot be answered."""
         groups: dict[Key, list[Query]] = {}
         for query in queries:
             groups.setdefault((query.name, query.context), []).append(query)
-        found = []
-        for (name, text), asked in groups.items():
+        questions = []
+        for (name, text), group in groups.items():
             answers = {}
-            for query in asked:
+            for query in group:
                 with naming(query):
                     answers[query.text] = self.marks.answer(query.text)
-            with naming(asked[0]):
-                found.append(self._question(name, text, asked, answers))
-        return found
+            with naming(group[0]):
+                questions.append(self._question(name, text, group, answers))
+        return questions
 
     def _question(
         self,
         name: str,
         text: str,
-        asked: Sequence[Query],
+        queries: Sequence[Query],
         answers: dict[str, tuple[int, ...]],
     ) -> Question:
         marks, shown = self.marks, self.shown.get((name, text), ())
@@ -196,10 +194,9 @@ class ThoughtScorer(NetworkScorer):
                 f"{prompt} of the prompt, {thought} of a thought, {answer} of an "
                 "answer. Lower max_think_tokens"
             )
-        return Question(name, text, tuple(asked), prompts, hints, answers)
+        return Question(name, text, tuple(queries), prompts, hints, answers)
 
     def _refuse_targets(self, questions: Sequence[Question]) -> None:
-        """Refuse answers that are the only ones to their question."""
         for question in questions:
             if len({*question.answers, *self.shown.get(question.key, ())}) == 1:
                 with naming(question.queries[0]):
@@ -209,7 +206,7 @@ class ThoughtScorer(NetworkScorer):
                     )
 
     def _blocks(self, questions: list[Question]) -> Iterator[list[Question]]:
-        """Yield questions whose thoughts are drawn together, those of a length."""
+        """Groups of questions of similar length whose thoughts are drawn together."""
         order = sorted(questions, key=lambda question: len(question.prompts[0]))
         for start in range(0, len(order), self.most_questions):
             yield order[start : start + self.most_questions]
@@ -217,30 +214,30 @@ class ThoughtScorer(NetworkScorer):
     def _thought(
         self, questions: Sequence[Question]
     ) -> Iterator[tuple[Question, Thoughts]]:
-        """Yield questions with their thoughts: K, or as many as decide it."""
-        going: list[tuple[Question, Thoughts | None]] = [(q, None) for q in questions]
-        thinker, start, number = self._thinker, 0, self.options.num_samples
+        """Yield questions with their thoughts: K, or as many as decide them."""
+        undecided: list[tuple[Question, Thoughts | None]]
+        undecided = [(question, None) for question in questions]
+        thinker, start, last = self._thinker, 0, self.options.num_samples
         decides = self.options.until == "decided"
         most = WEIGHTS_AT_MOST[self.options.proposal]
-        for stop in looks(number) if decides else (number,):
-            drawn = thinker.draw([question for question, _ in going], start, stop)
-            looked, going, start = going, [], stop
-            for (question, before), thoughts in zip(looked, drawn, strict=True):
-                found = thinker.answer(question, thoughts)
-                found = before.continued(found) if before else found
-                # One answer by itself needs K thoughts.
-                several = len(found.answers) > 1
-                if stop == number or (several and found.choice(most).decided):
-                    yield question, found
+        for stop in looks(last) if decides else (last,):
+            drawn = thinker.draw([question for question, _ in undecided], start, stop)
+            looked, undecided, start = undecided, [], stop
+            for (question, before), new in zip(looked, drawn, strict=True):
+                thoughts = thinker.answer(question, new)
+                thoughts = before.continued(thoughts) if before else thoughts
+                # A single answer gets K thoughts.
+                several = len(thoughts.answers) > 1
+                if stop == last or (several and thoughts.choice(most).decided):
+                    yield question, thoughts
                 else:
-                    going.append((question, found))
+                    undecided.append((question, thoughts))
 
     def _known(self, question: Question) -> Thoughts | None:
-        """Return what was thought before, of the same answers after the same hints."""
-        known = self.known.get(question.key)
-        if known is None or known.hints != question.hints:
+        earlier = self.known.get(question.key)
+        if earlier is None or earlier.hints != question.hints:
             return None
-        return known if question.answers.keys() <= {*known.answers} else None
+        return earlier if question.answers.keys() <= {*earlier.answers} else None
 
     def _answers(
         self, question: Question, thoughts: Thoughts, missed: Missed
@@ -262,12 +259,11 @@ class ThoughtScorer(NetworkScorer):
                 )
 
     def _estimate(self, query: Query, thoughts: Thoughts, row: int) -> Estimate:
-        number = len(self.marks.answer(query.text))
         stopped = self.options.until == "decided" and len(thoughts.answers) > 1
         try:
             return Estimate.from_log_weights(
                 thoughts.log_weights[row],
-                num_tokens=number,
+                num_tokens=len(self.marks.answer(query.text)),
                 bound=Bound.NONE if stopped else Bound.STOCHASTIC_LOWER,
             )
         except MissedSupportError as err:
@@ -286,11 +282,6 @@ class ThinkingLM(NetworkModel[ThoughtOptions, ThoughtScorer]):
     table = ThoughtOptions
 
     def __init__(self, network: Network | ServedNetwork) -> None:
-        """Take a network.
-
-        Raises:
-            ValueError: If it is no causal language model.
-        """
         self.network = network
         if isinstance(network, Network):
             check_causal(network.model)
@@ -302,9 +293,9 @@ class ThinkingLM(NetworkModel[ThoughtOptions, ThoughtScorer]):
         most: int | None,
         quiet: bool,
     ) -> ThoughtScorer:
-        """Return the scorer.
+        """Build the scorer.
 
-        ``batch_size`` is of questions whose thoughts are drawn at once, and ``most`` of
+        ``batch_size`` counts questions whose thoughts are drawn together, ``most``
         sequences that the network reads at once.
         """
         if isinstance(self.network, ServedNetwork) and options.model_temperature != 1:

@@ -27,9 +27,9 @@ KNOWN = (
     ("<seed:think>", "</seed:think>"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
 )
-"""Marks that chat templates write around thoughts."""
+"""Marks around thoughts in chat templates."""
 Key = tuple[str, str]
-"""A question's name, and the string that it is asked with."""
+"""Name and context of a question."""
 
 
 def _string(name: str, value: Any) -> str | None:
@@ -53,7 +53,7 @@ def _hint(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class ThoughtOptions(OptionTable):
-    """What moves a number of ``latent_cot``.
+    """Settings of ``latent_cot`` that numbers depend on.
 
     Attributes:
         think_start: What opens a thought. Empty, a thought begins where the question
@@ -92,42 +92,38 @@ class ThoughtOptions(OptionTable):
 
 
 class Ending(StrEnum):
-    """How a thought ends."""
-
     CLOSED = "closed"
-    """The thought closes itself."""
     TRUNCATED = "truncated"
-    """The thought is cut at ``max_think_tokens``."""
+    """Cut at ``max_think_tokens``."""
     ENDED = "ended"
-    """The whole text ends, so nothing follows the thought."""
+    """The text ended in the thought."""
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What stands around thoughts, and how strings become tokens there."""
+    """Strings around thoughts, and the tokenization there."""
 
     tokenizer: PreTrainedTokenizerBase
     start: str
     end: str
     hint: str
     end_ids: tuple[int, ...]
-    """A thought ends where these tokens have been written, in this order."""
+    """Tokens that end a thought, in this order."""
     stops: frozenset[int]
-    """Tokens that end a text: no answer comes after them."""
+    """Tokens that end a text: no answer follows them."""
 
     @classmethod
     def of(cls, network: Network | ServedNetwork, options: ThoughtOptions) -> Marks:
-        """Find the marks of a network.
+        """Read the marks from the options or the chat template.
 
         Raises:
-            ValueError: If neither options nor chat template say what they are.
+            ValueError: If neither has them.
         """
         start, end = options.think_start, options.think_end
         template = network.tokenizer.chat_template
-        said = [pair for pair in KNOWN if pair[1] in str(template)]
-        if said:
-            start = said[0][0] if start is None else start
-            end = said[0][1] if end is None else end
+        if pair := next((pair for pair in KNOWN if pair[1] in str(template)), None):
+            start = pair[0] if start is None else start
+            end = pair[1] if end is None else end
         if start is None or end is None:
             missing = "think_start" if start is None else "think_end"
             raise ValueError(
@@ -141,17 +137,17 @@ class Marks:
         return cls(network.tokenizer, start, end, options.hint, tuple(ids), stops)
 
     def prompt(self, question: str) -> tuple[int, ...]:
-        """Return a question's tokens, the opening of a thought included."""
+        """Tokens of a question, with the opening of a thought."""
         return self._encode("".join(self._opened(question)))
 
     def hinted(self, question: str, answer: str) -> tuple[int, ...]:
-        """Return the tokens of a prompt that shows an answer."""
+        """Tokens of a prompt that shows an answer."""
         bare, opening = self._opened(question)
         shown = self.hint.replace(ANSWER, answer.strip()).replace(QUESTION, bare)
         return self._encode(shown + opening)
 
     def answer(self, answer: str) -> tuple[int, ...]:
-        """Return an answer's tokens after the end of a thought.
+        """Tokens of an answer after the end of a thought.
 
         Raises:
             ValueError: If there are none.
@@ -167,9 +163,9 @@ class Marks:
         return tuple(ids)
 
     def closed(self, drawn: Sequence[int], ending: Ending) -> tuple[int, ...]:
-        """Return what stands before an answer: a thought, closed by force if need be.
+        """Tokens before an answer: the thought, closed by force if necessary.
 
-        A token that ends a text gives way to ``think_end``.
+        ``think_end`` replaces a token that ends a text.
         """
         if ending is Ending.CLOSED:
             return tuple(drawn)
@@ -177,13 +173,13 @@ class Marks:
         return (*kept, *self.end_ids)
 
     def ending(self, drawn: Sequence[int]) -> Ending | None:
-        """Return how a thought has ended; None while it goes on."""
+        """How a thought has ended; None if it goes on."""
         if tuple(drawn[-len(self.end_ids) :]) == self.end_ids:
             return Ending.CLOSED
         return Ending.ENDED if drawn[-1] in self.stops else None
 
     def _opened(self, question: str) -> tuple[str, str]:
-        """Tell a question from the opening of a thought, which a template may write."""
+        """Split a question from the opening of a thought, if a template wrote one."""
         opening = self.start.strip()
         if opening and question.rstrip().endswith(opening):
             border = question.rindex(opening)
@@ -212,13 +208,12 @@ class Question:
     text: str
     queries: tuple[Query, ...]
     prompts: tuple[tuple[int, ...], ...]
-    """Token ids: of the question itself, then of each hint."""
+    """Token ids of the question itself, then of each hint."""
     hints: tuple[str, ...]
-    """The answers that prompts show, in an order of their own."""
+    """Answers shown by prompts, sorted."""
     answers: dict[str, tuple[int, ...]]
     """Distinct answers and their token ids."""
 
     @property
     def key(self) -> Key:
-        """What tells it from others."""
         return self.name, self.text

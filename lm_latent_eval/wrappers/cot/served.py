@@ -23,18 +23,19 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 AT_ONCE = 16
-"""Requests that a server has at a time; it batches them."""
+"""Number of concurrent requests; the server batches them."""
 SEEDS = 2**31
 ROUNDING_A_TOKEN, ROUNDING = 0.05, 1.0
-"""Nats by which log p of a thought may differ from a second reading, a token and in
-all: 16 bits and other batches move it by a tenth of that."""
+"""Tolerance of log p of a thought at a second reading, in nats: per token, and in all.
+
+16-bit types and other batches move it by a tenth of that."""
 COINCIDENCE = math.log(1e-12)
-"""Log-probability of a coincidence that is none."""
+"""Log-probability below which equal draws are no coincidence."""
 
 
 @dataclass(frozen=True)
 class ServedThinker:
-    """A served network under one choice of options."""
+    """Thinker over a served network."""
 
     network: ServedNetwork
     options: ThoughtOptions
@@ -42,64 +43,63 @@ class ServedThinker:
     said: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = field(
         default_factory=dict
     )
-    """Log p of drawn thoughts as the server reported it, by prompt and thought."""
+    """Log p of drawn thoughts as reported by the server, by prompt and thought."""
 
     def draw(
         self, questions: Sequence[Question], start: int, stop: int
     ) -> list[tuple[Thought, ...]]:
-        """Draw the thoughts about each question from one number to another.
+        """Draw thoughts ``start`` to ``stop`` about each question.
 
         Raises:
-            ServerError: If the server fails, lacks something, or draws what is not of
-                the model's own distribution.
+            ServerError: If the server fails, lacks a feature, or draws from another
+                distribution.
         """
-        asked: list[tuple[int, int, list[int]]] = []
-        for place, question in enumerate(questions):
+        jobs: list[tuple[int, int, list[int]]] = []
+        for index, question in enumerate(questions):
             key = key_of(self.options.seed, question.name)
             chosen = components(key, stop, len(question.hints))
             samples = defaultdict[int, list[int]](list)
             for sample in range(start, stop):
                 samples[chosen[sample]].append(sample)
-            asked += [(place, which, some) for which, some in samples.items()]
+            jobs += [(index, prompt, drawn) for prompt, drawn in samples.items()]
 
-        # One end of several tokens is looked for in what was drawn.
+        # An end of several tokens is searched for in the draws.
         ends = self.marks.end_ids if len(self.marks.end_ids) == 1 else ()
         stops = sorted({*self.marks.stops, *ends})
 
         def work(job: tuple[int, int, list[int]]) -> list[Completion]:
-            place, which, some = job
-            question = questions[place]
-            name = f"{question.name}/{which}/{some[0]}"
+            index, prompt, drawn = job
+            question = questions[index]
+            name = f"{question.name}/{prompt}/{drawn[0]}"
             with naming(question.queries[0]):
                 return self.network.server.draw(
-                    question.prompts[which],
-                    len(some),
+                    question.prompts[prompt],
+                    len(drawn),
                     seed=stream_key(self.options.seed, name) % SEEDS,
                     most_tokens=self.options.max_think_tokens,
                     stops=stops,
                 )
 
-        found: list[dict[int, Thought]] = [{} for _ in questions]
-        for (place, which, some), drawn in zip(
-            asked, _at_once(work, asked), strict=True
-        ):
-            question = questions[place]
+        thoughts: list[dict[int, Thought]] = [{} for _ in questions]
+        completions = _at_once(work, jobs)
+        for (index, n, drawn), completed in zip(jobs, completions, strict=True):
+            question = questions[index]
             with naming(question.queries[0]):
-                _check_independent(drawn)
-                for sample, completion in zip(some, drawn, strict=True):
-                    prompt = question.prompts[which]
+                _check_independent(completed)
+                for sample, completion in zip(drawn, completed, strict=True):
+                    prompt = question.prompts[n]
                     self.network.honesty.add(completion, prompt)
-                    found[place][sample] = self._thought(completion, prompt)
-        return [tuple(each[k] for k in sorted(each)) for each in found]
+                    thoughts[index][sample] = self._thought(completion, prompt)
+        return [tuple(each[k] for k in sorted(each)) for each in thoughts]
 
     def answer(self, question: Question, drawn: Sequence[Thought]) -> Thoughts:
-        """Have the thoughts about a question read: see ``Thinker.answer``.
+        """Score the thoughts about a question: see ``Thinker.answer``.
 
-        No answer is called greedy: a server does not return marginals of tokens.
+        ``greedy`` is False: a server returns no marginals of tokens.
 
         Raises:
-            ServerError: If the server fails, lacks something, or says otherwise of a
-                thought than when it drew it.
+            ServerError: If the server fails, lacks a feature, or contradicts the log p
+                that it reported with a draw.
         """
         read = DistinctThoughts(self.marks, self.options, question, drawn)
         answers = [*question.answers.values()]
@@ -118,7 +118,7 @@ class ServedThinker:
         return read.thoughts((False,) * len(answers))
 
     def _thought(self, completion: Completion, prompt: tuple[int, ...]) -> Thought:
-        """Cut what was drawn where the thought ends."""
+        """Cut a completion where the thought ends."""
         for size in range(1, len(completion.tokens) + 1):
             tokens = completion.tokens[:size]
             ending = self.marks.ending(tokens)
@@ -137,7 +137,7 @@ class ServedThinker:
     def _read(
         self, question: Question, thought: Closed, answers: Sequence[tuple[int, ...]]
     ) -> tuple[list[float], list[float]]:
-        """Return log p of a thought after every prompt, and of answers after it."""
+        """Log p of a thought after every prompt, and of answers after it."""
         own = question.prompts[0]
         sequences = [prompt + thought.drawn for prompt in question.prompts]
         if thought.answered:
@@ -152,7 +152,6 @@ class ServedThinker:
         return log_p, [math.fsum(each[after:]) for each in found[len(log_p) :]]
 
     def _check(self, tokens: tuple[int, ...], read: float, said: float | None) -> None:
-        """Refuse a server whose draws and readings are of two models."""
         if said is None:
             return
         if not abs(read - said) <= ROUNDING_A_TOKEN * len(tokens) + ROUNDING:
@@ -168,7 +167,7 @@ def _check_independent(drawn: Sequence[Completion]) -> None:
     """Refuse one draw that is returned several times.
 
     Raises:
-        ServerError: If all are equal, and nobody would expect that.
+        ServerError: If all are equal, beyond coincidence.
     """
     if len({each.tokens for each in drawn}) > 1:
         return

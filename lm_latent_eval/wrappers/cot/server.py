@@ -1,9 +1,8 @@
 """A network behind a completions server such as vLLM.
 
-Its tokenizer is here, its weights are not: token ids go in and log-probabilities come
-out, so no string is cut into tokens twice. Everything that a sampler could do to the
-model's own distribution is sent as undone, and what came of it is checked: see
-``Honesty``.
+The tokenizer is local, the weights are not: token ids go in and log-probabilities
+come out, so no string is tokenized twice. Requests turn off all that a sampler could
+do to the model's own distribution, and the draws are tested: see ``Honesty``.
 """
 
 from __future__ import annotations
@@ -41,20 +40,21 @@ NEUTRAL = {
     "frequency_penalty": 0.0,
     "min_tokens": 0,
 }
-"""Draw from the model's own distribution, whatever its ``generation_config`` says."""
+"""Settings that draw from the model's own distribution, against its
+``generation_config``."""
 Table = NDArray[np.float64]
 PASSING = (408, 409, 425, 429, 500, 502, 503, 504)
-"""States of HTTP that another try may not meet."""
+"""HTTP status codes that another try may not meet."""
 WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds before each further try."""
 IMPOSSIBLE = -9999.0
-"""vLLM's stand-in for minus infinity, which JSON lacks."""
+"""Stand-in of vLLM for minus infinity, which JSON lacks."""
 UNFAIR = math.log(1e6)
 """Log of the capital at which draws are refused, see ``Honesty``."""
 LIKELIEST = 5
-"""Most probable tokens that a server returns with each that it draws."""
+"""Number of most probable tokens that a server returns with each draw."""
 LEAST_REST = 1e-4
-"""Probability that all other tokens together have at least: rounding is below it."""
+"""Lower bound of the probability of all other tokens, above rounding."""
 
 
 class ServerError(ValueError):
@@ -69,10 +69,10 @@ class Completion:
     log_p: tuple[float, ...]
     """Log p of each token, nats."""
     likeliest: tuple[dict[int, float], ...]
-    """Log p of the ``LIKELIEST`` most probable tokens in the place of each, and of the
-    drawn one if it is none of them, nats."""
+    """Log p of the ``LIKELIEST`` most probable tokens at each position, and of the
+    drawn one, nats."""
     reason: str
-    """Why it ends there."""
+    """Reason of the end."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,11 @@ class Server:
     """A model that a server has loaded.
 
     Attributes:
-        url: Up to and with ``/v1``.
-        model: Its name in requests.
-        root: Source that the server says it has loaded it from.
-        max_length: Tokens that it reads at once; None if it does not say.
-        timeout: Seconds that one request may take.
+        url: URL up to and with ``/v1``.
+        model: Name of the model in requests.
+        root: Source of the model as reported by the server.
+        max_length: Largest number of tokens read at once; None if not reported.
+        timeout: Largest time of one request, in seconds.
     """
 
     url: str
@@ -95,11 +95,11 @@ class Server:
 
     @classmethod
     def find(cls, base_url: str, name: str, timeout: float) -> Server:
-        """List the server's models, and take the only one or the named one.
+        """Find a server's only model or the named one.
 
         Raises:
-            ServerError: If it is no address, there is no answer, or several models of
-                other names.
+            ServerError: If the address is invalid, the server does not answer, or has
+                several models of other names.
         """
         url = base_url.rstrip("/").removesuffix("/completions")
         if not url.startswith(("http://", "https://")):
@@ -110,13 +110,13 @@ class Server:
         reply = _asked(f"{url}/models", None, timeout)
         models = [m for m in reply.get("data") or () if isinstance(m, dict)]
         named = [m for m in models if name in (m.get("id"), m.get("root"))]
-        found = named or models
-        if len(found) != 1 or not isinstance(found[0].get("id"), str):
+        candidates = named or models
+        if len(candidates) != 1 or not isinstance(candidates[0].get("id"), str):
             names = ", ".join(str(model.get("id")) for model in models) or "none"
             raise ServerError(
                 f"{url} serves {names}: give the one that is meant as pretrained=..."
             )
-        [model] = found
+        [model] = candidates
         length = model.get("max_model_len")
         return cls(
             url,
@@ -129,7 +129,7 @@ class Server:
     def draw(
         self,
         prompt: Sequence[int],
-        number: int,
+        num_samples: int,
         *,
         seed: int,
         most_tokens: int,
@@ -139,19 +139,19 @@ class Server:
 
         Args:
             prompt: Token ids.
-            number: How many.
-            seed: Of the first; the n-th has seed + n.
-            most_tokens: Of each.
-            stops: Tokens that end one, and nothing else does.
+            num_samples: Number of continuations.
+            seed: Seed of the first; the n-th has seed + n.
+            most_tokens: Largest length of each.
+            stops: The only tokens that end one.
 
         Raises:
-            ServerError: If what comes back lacks something, which is named.
+            ServerError: If the reply lacks a field, which is named.
         """
         answer = self._complete(
             {
                 **NEUTRAL,
                 "prompt": list(prompt),
-                "n": number,
+                "n": num_samples,
                 "seed": seed,
                 "max_tokens": most_tokens,
                 "logprobs": LIKELIEST,
@@ -160,7 +160,7 @@ class Server:
                 "ignore_eos": True,
                 "stop_token_ids": list(stops),
             },
-            number,
+            num_samples,
         )
         return [self._drawn(choice) for choice in answer]
 
@@ -169,16 +169,16 @@ class Server:
         sequences: Sequence[Sequence[int]],
         spelled: Callable[[int], str | None] = lambda token: None,
     ) -> list[list[float]]:
-        """Return log p of every token of sequences but the first, nats.
+        """Log p of every token of sequences but the first, nats.
 
         Args:
             sequences: Token ids.
-            spelled: Writes a token, which the server has to write alike but for white
+            spelled: Decodes a token, to compare with the server's string without white
                 space; None is not compared.
 
         Raises:
-            ServerError: If what comes back lacks something, which is named, or has
-                other tokens.
+            ServerError: If the reply lacks a field, which is named, or has other
+                tokens.
         """
         answer = self._complete(
             {
@@ -194,12 +194,12 @@ class Server:
             for choice, sequence in zip(answer, sequences, strict=True)
         ]
 
-    def _complete(self, body: dict[str, Any], number: int) -> list[dict[str, Any]]:
+    def _complete(self, body: dict[str, Any], count: int) -> list[dict[str, Any]]:
         url = f"{self.url}/completions"
         reply = _asked(url, {"model": self.model, **body}, self.timeout)
         choices = reply.get("choices")
-        if not isinstance(choices, list) or len(choices) != number:
-            raise ServerError(f"{url} returned no {number} choices")
+        if not isinstance(choices, list) or len(choices) != count:
+            raise ServerError(f"{url} returned no {count} choices")
         with self._lacking("choices with their index"):
             return sorted(choices, key=lambda choice: int(choice.get("index", 0)))
 
@@ -234,11 +234,11 @@ class Server:
         log_p = []
         for token, row in zip(sequence[1:], rows[1:], strict=True):
             with self._lacking("log-probabilities of prompts by token"):
-                found = row.get(str(token))
-                nats = None if found is None else _nats(found["logprob"])
+                entry = row.get(str(token))
+                nats = None if entry is None else _nats(entry["logprob"])
             if nats is None:
                 raise self._lacks(f"the log-probability of token {token} of a prompt")
-            ours, theirs = spelled(token), found.get("decoded_token")
+            ours, theirs = spelled(token), entry.get("decoded_token")
             if ours and isinstance(theirs, str) and ours.strip() != theirs.strip():
                 raise ServerError(
                     f"{self.url} writes token {token} as {theirs!a:.40}, and the "
@@ -250,7 +250,6 @@ class Server:
 
     @contextmanager
     def _lacking(self, what: str) -> Iterator[None]:
-        """Read what may not be there, or not in the form of vLLM."""
         try:
             yield
         except ServerError:
@@ -267,38 +266,38 @@ class Server:
 
 @dataclass(frozen=True)
 class Places:
-    """Places of a completion: their most probable tokens, and all others as one."""
+    """Positions of a completion: their most probable tokens, and all others as one."""
 
     p: Table
-    """Probabilities, (T, LIKELIEST + 1), the largest first, all others last."""
+    """Probabilities in descending order, (T, LIKELIEST + 1), all others last."""
     drawn: NDArray[np.int64]
-    """Column of what was drawn, (T,)."""
+    """Column of the drawn token, (T,)."""
     in_output: NDArray[np.bool_]
     """Mask of tokens that were drawn before, (T, LIKELIEST + 1)."""
     in_text: NDArray[np.bool_]
-    """Mask of tokens that were drawn before or are in the prompt."""
+    """Mask of tokens that were drawn before or are in the prompt, (T, LIKELIEST +
+    1)."""
 
     @classmethod
     def of(cls, completion: Completion, prompt: Sequence[int]) -> Places:
-        """Take what was drawn after a prompt."""
         shape = len(completion.tokens), LIKELIEST + 1
         p = np.zeros(shape)
         drawn = np.full(shape[0], LIKELIEST)
         in_output, in_text = np.zeros(shape, bool), np.zeros(shape, bool)
         output, text = set[int](), {*prompt}
         pairs = zip(completion.tokens, completion.likeliest, strict=True)
-        for place, (token, row) in enumerate(pairs):
-            # One token more than was asked for is what was drawn from all others. Ranks
-            # cannot tell: tokens tie, and then they would follow from what was drawn.
+        for position, (token, row) in enumerate(pairs):
+            # An extra token was drawn from all others. Ranks cannot show that, since
+            # ties are ordered by the draw.
             if len(row) > LIKELIEST:
                 row = {other: nats for other, nats in row.items() if other != token}
             best = sorted(row.items(), key=lambda pair: -pair[1])
             for rank, (other, log_p) in enumerate(best):
-                p[place, rank] = math.exp(log_p)
-                in_output[place, rank] = other in output
-                in_text[place, rank] = other in text
+                p[position, rank] = math.exp(log_p)
+                in_output[position, rank] = other in output
+                in_text[position, rank] = other in text
                 if other == token:
-                    drawn[place] = rank
+                    drawn[position] = rank
             output.add(token)
             text.add(token)
         p[:, -1] = np.maximum(1 - p.sum(1), LEAST_REST)
@@ -306,15 +305,15 @@ class Places:
 
 
 Sampler = Callable[[Places], Table]
-"""Weights of tokens as a sampler draws them that is not asked for, (T, 6)."""
+"""Weights of tokens under another sampler, (T, 6)."""
 
 
 def _heated(temperature: float) -> Sampler:
     return lambda places: places.p ** (1 / temperature)
 
 
-def _top_k(number: int) -> Sampler:
-    return lambda places: places.p * (np.arange(LIKELIEST + 1) < number)
+def _top_k(k: int) -> Sampler:
+    return lambda places: places.p * (np.arange(LIKELIEST + 1) < k)
 
 
 def _top_p(share: float) -> Sampler:
@@ -332,8 +331,8 @@ def _min_p(share: float) -> Sampler:
 def _repeated(nats: float, *, prompt: bool) -> Sampler:
     def weights(places: Places) -> Table:
         seen = places.in_text if prompt else places.in_output
-        found: Table = places.p * np.exp(-nats * seen)
-        return found
+        penalised: Table = places.p * np.exp(-nats * seen)
+        return penalised
 
     return weights
 
@@ -361,29 +360,28 @@ SAMPLERS: dict[str, Sampler] = {
 
 
 class Honesty:
-    r"""A test, by betting, that drawn tokens follow the model's own distribution.
+    r"""Test by betting that drawn tokens follow the model's own distribution.
 
     .. math:: C_j = \prod_t \frac{q_j(x_t)}{p(x_t)}, \qquad
         C = \frac{1}{J} \sum_j C_j
 
-    p gives the probabilities of the most probable tokens of a place and of all others
-    together; q_j are those of a sampler that does something else. If draws follow p, C
-    has mean 1 at most, and reaches a million in one run of a million, however long
-    runs are (Ville's inequality). If they follow q_j, log C grows by its divergence
-    from p with every token.
+    p gives the probabilities of the most probable tokens of a position and of all
+    others together; q_j are those of another sampler. If draws follow p, C has mean 1
+    at most, and reaches a million in one run of a million of any length (Ville's
+    inequality). If they follow q_j, log C grows by its divergence from p with every
+    token.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing drawn."""
         self._log_capital = np.zeros(len(SAMPLERS))
         self._growth = np.zeros(len(SAMPLERS))
         self.num_tokens = 0
 
     def add(self, completion: Completion, prompt: Sequence[int]) -> None:
-        """Take in what was drawn after a prompt.
+        """Add a completion of a prompt.
 
         Raises:
-            ServerError: If it is of another distribution.
+            ServerError: If draws are of another distribution.
         """
         places = Places.of(completion, prompt)
         every = np.arange(len(places.drawn))
@@ -406,7 +404,7 @@ class Honesty:
 
     @property
     def noticed(self) -> dict[str, bool]:
-        """Whether as many draws as these show a sampler, on average, by its name."""
+        """Whether so many draws reveal a sampler on average, by its name."""
         needed = UNFAIR + math.log(len(SAMPLERS))
         pairs = zip(SAMPLERS, self._growth.tolist(), strict=True)
         return {name: growth >= needed for name, growth in pairs}
@@ -422,7 +420,7 @@ def _asked(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, A
     """Send a request, and retry while that may help.
 
     Raises:
-        ServerError: If there is none.
+        ServerError: If there is no answer.
     """
     for wait in (*WAITS, None):
         try:
@@ -457,7 +455,6 @@ def _once(url: str, body: dict[str, Any] | None, timeout: float) -> dict[str, An
 
 
 def _message(content: bytes) -> str:
-    """Return the message of an error."""
     try:
         reply = parse(content.decode(), infinities=True)
         error = reply.get("error", reply)
@@ -479,14 +476,12 @@ class ServedNetwork:
     """Digest of the tokenizer and of the server's name of the model; the weights are
     unknown."""
     max_length: int
-    """Tokens that it is to read at once."""
+    """Largest number of tokens that it reads at once."""
     text_ends: list[int]
-    """Tokens that end a text."""
     honesty: Honesty = field(default_factory=Honesty, compare=False)
     _spelled: dict[int, str | None] = field(default_factory=dict, compare=False)
     computed_in = "as served"
     device = torch.device("cpu")
-    """Device of this process's tensors."""
 
     @classmethod
     def open(
@@ -495,14 +490,14 @@ class ServedNetwork:
         """Find the server's model, and load the tokenizer.
 
         Args:
-            base_url: Up to and with ``/v1``.
+            base_url: URL up to and with ``/v1``.
             name: Directory or repository of the model, for its tokenizer.
-            timeout: Seconds that a request may take.
-            max_length: Tokens that it is to read at once; None is what it says.
+            timeout: Largest time of a request, in seconds.
+            max_length: Largest number of tokens read at once; None is the server's.
 
         Raises:
-            ValueError: If there is no tokenizer, nobody answers, or nobody says how
-                long a prompt may be.
+            ValueError: If there is no tokenizer, no answer, or no largest length of a
+                prompt.
         """
         try:
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
@@ -517,17 +512,16 @@ class ServedNetwork:
             raise ValueError(
                 f"{server.url} does not say how long a prompt may be: give max_length"
             )
-        found = hashlib.sha256(f"{server.model}\0{server.root}".encode())
-        found.update(tokenizer_digest(tokenizer).encode())
-        digest = found.hexdigest()[:16]
+        sha = hashlib.sha256(f"{server.model}\0{server.root}".encode())
+        sha.update(tokenizer_digest(tokenizer).encode())
+        digest = sha.hexdigest()[:16]
         ends = text_ends(_generation(name), tokenizer)
         return cls(server, tokenizer, name, digest, length, ends)
 
     def spelled(self, token: int) -> str | None:
-        """Write a token; None if servers need not write it so.
+        """Decode a token; None if a server may write it differently.
 
-        Those that the vocabulary was extended by are written or left out, and of parts
-        of a character one may have put the whole in the place of the last.
+        Servers differ on added tokens, and on tokens that are part of a character.
         """
         if token not in self._spelled:
             written = str(self.tokenizer.decode([token]))

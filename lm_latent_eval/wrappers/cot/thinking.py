@@ -1,6 +1,6 @@
-"""A network that thinks about questions, and says what thoughts make of answers.
+"""Thoughts of a local network, and its answers after them.
 
-Thoughts of one length are read together and none is padded; each is read once, its keys
+Thoughts of one length are read together without padding. Each is read once; its keys
 and values serve every answer.
 """
 
@@ -35,45 +35,36 @@ from lm_latent_eval.wrappers.cot.prompts import (
 from lm_latent_eval.wrappers.cot.thoughts import Thought, Thoughts
 
 Marginals: TypeAlias = list[tuple[int, Tensor]]
-"""A place, and log-sums over thoughts of what stands there and at some places after it,
-nats, ``(A, places, V)``; a constant is left out."""
+"""Position, and log-sums over thoughts of the next-token distributions from it, nats,
+``(A, positions, V)``, up to a constant."""
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A thought that is to be drawn."""
-
     place: int
-    """Index of its question among those asked."""
+    """Index of its question."""
     key: int
-    """Key of the question's random numbers."""
     sample: int
     prompt: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Closed:
-    """A distinct thought, as it stands before an answer."""
+    """A distinct thought before an answer."""
 
     drawn: tuple[int, ...]
-    """Tokens as drawn, which have a probability."""
+    """Tokens as drawn, whose log p counts."""
     read: tuple[int, ...]
     """Tokens before the answer: as drawn, or closed by force."""
     answered: bool
-    """Whether an answer follows it."""
 
 
 def read_after(prompt: Reading, thoughts: Sequence[Closed]) -> tuple[Tensor, Reading]:
-    """Read thoughts of one length after a prompt.
-
-    Args:
-        prompt: The prompt, read, one row.
-        thoughts: R distinct ones.
+    """Read R distinct thoughts of one length after a prompt of one row.
 
     Returns:
-        Their log p given the prompt, nats, shape ``(R,)``, and where their reading has
-        got to.
+        Their log p given the prompt, nats, (R,), and the reading after them.
     """
     device = prompt.log_p.device
     reading = prompt.rows(torch.zeros(len(thoughts), dtype=torch.long, device=device))
@@ -89,31 +80,25 @@ def read_after(prompt: Reading, thoughts: Sequence[Closed]) -> tuple[Tensor, Rea
 def answers_after(
     reading: Reading, answers: Sequence[Sequence[int]], log_shares: Tensor
 ) -> tuple[Tensor, Marginals]:
-    """Return log p of answers after each of R thoughts.
+    """Log p of A answers after each of R thoughts, (A, R) nats, and marginals.
 
-    Args:
-        reading: The thoughts, read.
-        answers: Token ids of A answers.
-        log_shares: What each thought counts among all, nats, shape ``(R,)``.
-
-    Returns:
-        Nats, shape ``(A, R)``, and next-token marginals.
+    ``log_shares`` are the weights of the thoughts among all, nats, (R,).
     """
     device = reading.log_p.device
-    number, rows = len(answers), len(reading.log_p)
+    num_answers, rows = len(answers), len(reading.log_p)
     padded = pad_sequence([torch.tensor(ids) for ids in answers], batch_first=True)
     tokens = padded.to(device).repeat_interleave(rows, 0)  # (A * R, n)
     sizes = torch.tensor([len(ids) for ids in answers], device=device)
     within = torch.arange(padded.shape[1], device=device) < sizes[:, None]
-    each = torch.arange(rows, device=device).repeat(number)
-    total = wide_zeros((number, rows), device)
+    each = torch.arange(rows, device=device).repeat(num_answers)
+    total = wide_zeros((num_answers, rows), device)
     marginals = []
     for place, log_p in reading.rows(each).along(tokens[:, :-1]):
         places = slice(place, place + log_p.shape[1])
-        before = log_p.unflatten(0, (number, rows))
-        targets = tokens[:, places].unflatten(0, (number, rows))
+        before = log_p.unflatten(0, (num_answers, rows))
+        targets = tokens[:, places].unflatten(0, (num_answers, rows))
         steps = _gathered(before, targets).masked_fill(~within[:, None, places], 0)
-        # log share of every thought, with as much of the answer as stands before
+        # Weight of every thought times the prefix of the answer.
         prefix = total[..., None] + pad(steps.cumsum(-1), (1, -1)) + log_shares[:, None]
         marginals.append((place, (before + prefix[..., None]).logsumexp(1)))
         total += steps.sum(-1)
@@ -121,29 +106,23 @@ def answers_after(
 
 
 class Greedy:
-    """Which answers are the argmax of the estimated next-token marginals.
+    """Argmaxes of the estimated next-token marginals.
 
-    log p-hat(token | question, answer so far) over thoughts, a constant left out.
+    log p-hat(token | question, answer so far) over thoughts, up to a constant.
     """
 
     def __init__(self, answers: Sequence[Sequence[int]]) -> None:
-        """Begin with no thought.
-
-        Args:
-            answers: Token ids of A answers.
-        """
         self._answers = answers
         self._marginals: dict[int, Tensor] = {}
 
     def add(self, marginals: Marginals) -> None:
-        """Take in some thoughts."""
         for place, log_p in marginals:
             for n in range(log_p.shape[1]):
                 new, old = log_p[:, n], self._marginals.get(place + n)
                 self._marginals[place + n] = new if old is None else old.logaddexp(new)
 
     def __call__(self) -> list[bool]:
-        """Return whether each answer is greedy; none is where nothing was taken in."""
+        """Whether each answer is greedy; False for all before any marginals."""
         best = {place: m.argmax(-1).tolist() for place, m in self._marginals.items()}
         return [
             bool(best)
@@ -153,11 +132,11 @@ class Greedy:
 
 
 def _uniforms(rows: Sequence[Draw], step: int) -> Tensor:
-    """Return one uniform number a row, shape ``(R,)``."""
-    most = {row.key: 0 for row in rows}
+    """One uniform number a row, (R,)."""
+    counts = {row.key: 0 for row in rows}
     for row in rows:
-        most[row.key] = max(most[row.key], row.sample + 1)
-    drawn = {key: uniforms(key, (0, step), count) for key, count in most.items()}
+        counts[row.key] = max(counts[row.key], row.sample + 1)
+    drawn = {key: uniforms(key, (0, step), count) for key, count in counts.items()}
     return torch.tensor([drawn[row.key][row.sample, 0] for row in rows])
 
 
@@ -166,10 +145,10 @@ def _gathered(log_p: Tensor, tokens: Tensor) -> Tensor:
 
 
 class DistinctThoughts:
-    """Distinct thoughts about a question, with their log-probabilities.
+    """Distinct ones among K thoughts about a question, with their log-probabilities.
 
     Of D thoughts and A answers: ``log_p`` and ``log_q`` given the question, (D,), and
-    ``log_p_answers``, (A, D), which is ``-inf`` until it is filled in; nats.
+    ``log_p_answers``, (A, D), ``-inf`` until filled in; nats.
     """
 
     def __init__(
@@ -179,14 +158,6 @@ class DistinctThoughts:
         question: Question,
         drawn: Sequence[Thought],
     ) -> None:
-        """Begin.
-
-        Args:
-            marks: Where thoughts end.
-            options: Whether those without an end are closed by force.
-            question: With A distinct answers.
-            drawn: K thoughts.
-        """
         counts = Counter(drawn)
         row = {thought: n for n, thought in enumerate(counts)}
         self._each = torch.tensor([row[thought] for thought in drawn])
@@ -208,11 +179,10 @@ class DistinctThoughts:
 
     @property
     def log_shares(self) -> Tensor:
-        """What each counts among all, nats, (D,)."""
+        """Log weights times counts, nats, (D,)."""
         return self.log_p - self.log_q + self._log_counts
 
     def thoughts(self, greedy: tuple[bool, ...]) -> Thoughts:
-        """Return the K thoughts, with whether each answer is greedy."""
         question, each = self._question, self._each
         return Thoughts(
             question.name,
@@ -229,13 +199,14 @@ class DistinctThoughts:
 
 @dataclass(frozen=True)
 class Thinker:
-    """A network under one choice of options."""
+    """Thinker over a local network."""
 
     network: Network
     options: ThoughtOptions
     marks: Marks
     most_rows: int
-    """Sequences that the network reads at once; moves no number."""
+    """Largest number of sequences that the network reads at once; it affects no
+    result."""
     memory: MemoryLimit
     """Batch sizes that fitted into memory so far."""
     greedy: dict[Key, Greedy] = field(default_factory=dict)
@@ -245,23 +216,23 @@ class Thinker:
     def draw(
         self, questions: Sequence[Question], start: int, stop: int
     ) -> list[tuple[Thought, ...]]:
-        """Draw the thoughts about each question from one number to another.
+        """Draw thoughts ``start`` to ``stop`` about each question.
 
-        Each is a function of question, number and prompt, not of the batch.
+        Each depends on question, number and prompt, but not on the batch.
 
         Raises:
             ValueError: If one does not fit into memory; the error names the query.
         """
         draws = list[Draw]()
-        for place, question in enumerate(questions):
+        for index, question in enumerate(questions):
             key = key_of(self.options.seed, question.name)
             chosen = components(key, stop, len(question.hints))
             draws += [
-                Draw(place, key, sample, question.prompts[chosen[sample]])
+                Draw(index, key, sample, question.prompts[chosen[sample]])
                 for sample in range(start, stop)
             ]
         draws.sort(key=lambda draw: (len(draw.prompt), draw.prompt))
-        found: list[dict[int, Thought]] = [{} for _ in questions]
+        thoughts: list[dict[int, Thought]] = [{} for _ in questions]
 
         def size(draw: Draw) -> int:
             return len(draw.prompt) + self.options.max_think_tokens
@@ -274,12 +245,12 @@ class Thinker:
                 size,
                 lambda draw: self._refusal(questions[draw.place]),
             ):
-                for one, thought in zip(batch, written, strict=True):
-                    found[one.place][one.sample] = thought
-        return [tuple(each[k] for k in sorted(each)) for each in found]
+                for draw, thought in zip(batch, written, strict=True):
+                    thoughts[draw.place][draw.sample] = thought
+        return [tuple(each[k] for k in sorted(each)) for each in thoughts]
 
     def _written(self, batch: Sequence[Draw]) -> list[Thought]:
-        """Write the thoughts of a batch token by token; those that end leave it."""
+        """Draw the thoughts of a batch token by token; finished ones leave it."""
         prompts = list(dict.fromkeys(draw.prompt for draw in batch))
         reading = self._begin(torch.tensor(prompts))
         device = reading.log_p.device
@@ -310,11 +281,7 @@ class Thinker:
 
     @torch.inference_mode()
     def answer(self, question: Question, drawn: Sequence[Thought]) -> Thoughts:
-        """Read the thoughts about a question, each distinct one once, and its answers.
-
-        Args:
-            question: With A distinct answers.
-            drawn: K thoughts.
+        """Read each distinct thought about a question once, and its answers.
 
         Raises:
             ValueError: If one does not fit into memory; the error names the query.
@@ -322,19 +289,18 @@ class Thinker:
         read = DistinctThoughts(self.marks, self.options, question, drawn)
         hinted = self._hinted(question, read.closed)
         answers = list(question.answers.values())
-        # These may go on with others.
         greedy = self.greedy.setdefault(question.key, Greedy(answers))
         own = self._read(question, question.prompts[0])
 
-        def work(places: Sequence[int]) -> Marginals:
-            found, reading = read_after(own, [read.closed[place] for place in places])
-            log_p = read.log_p[places] = found.cpu().double()
-            read.log_q[places] = log_mixture(log_p, hinted[:, places])
-            if not read.closed[places[0]].answered:
+        def work(index: Sequence[int]) -> Marginals:
+            total, reading = read_after(own, [read.closed[i] for i in index])
+            log_p = read.log_p[index] = total.cpu().double()
+            read.log_q[index] = log_mixture(log_p, hinted[:, index])
+            if not read.closed[index[0]].answered:
                 return []
-            shares = sent(read.log_shares[places], found.device)
+            shares = sent(read.log_shares[index], total.device)
             after, marginals = answers_after(reading, answers, shares)
-            read.log_p_answers[:, places] = after.cpu().double()
+            read.log_p_answers[:, index] = after.cpu().double()
             return marginals
 
         for _, marginals in self._in_batches(question, read.closed, len(answers), work):
@@ -342,45 +308,41 @@ class Thinker:
         return read.thoughts(tuple(greedy()))
 
     def _hinted(self, question: Question, distinct: Sequence[Closed]) -> Tensor:
-        """Return log p of thoughts given each hint, nats, (M, D)."""
+        """Log p of thoughts given each hint, nats, (M, D)."""
         hints = [self._read(question, hint) for hint in question.prompts[1:]]
         log_p = torch.zeros(len(hints), len(distinct), dtype=torch.float64)
 
-        def work(m: int, places: Sequence[int]) -> Tensor:
-            found, _ = read_after(hints[m], [distinct[place] for place in places])
-            return found.cpu().double()
+        def work(m: int, index: Sequence[int]) -> Tensor:
+            total, _ = read_after(hints[m], [distinct[i] for i in index])
+            return total.cpu().double()
 
         for m in range(len(hints)):
             batches = self._in_batches(question, distinct, 1, partial(work, m))
-            for places, found in batches:
-                log_p[m, places] = found
+            for index, total in batches:
+                log_p[m, index] = total
         return log_p
 
     def _in_batches(
         self,
         question: Question,
         thoughts: Sequence[Closed],
-        number: int,
+        copies: int,
         work: Callable[[Sequence[int]], R],
     ) -> Iterator[tuple[Sequence[int], R]]:
-        """Do work on places of thoughts of one length, each read so many times.
-
-        Yields:
-            Places, and what came of them.
-        """
+        """Do work on indices of thoughts of one length, each read ``copies`` times."""
         fixed = len(question.prompts[0]) + max(map(len, question.answers.values()))
 
-        def lengths(place: int) -> tuple[int, int, bool]:
-            thought = thoughts[place]
+        def lengths(index: int) -> tuple[int, int, bool]:
+            thought = thoughts[index]
             return len(thought.read), len(thought.drawn), thought.answered
 
         order = sorted(range(len(thoughts)), key=lengths)
-        for _, places in groupby(order, key=lengths):
+        for _, group in groupby(order, key=lengths):
             yield from self.memory.in_batches(
-                [*places],
-                max(self.most_rows // number, 1),
+                [*group],
+                max(self.most_rows // copies, 1),
                 work,
-                lambda place: number * (fixed + len(thoughts[place].read)),
+                lambda index: copies * (fixed + len(thoughts[index].read)),
                 lambda _: self._refusal(question),
             )
 

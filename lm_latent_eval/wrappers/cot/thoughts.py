@@ -1,7 +1,7 @@
-"""Thoughts about a question, and the journal that keeps them while a run goes on.
+"""Thoughts about a question, and the journal of a running job.
 
-Thoughts cost time, and money where a server draws them: a run that is killed leaves
-them, and the same command takes them up.
+Thoughts cost time, and money on a server, so a killed run leaves them for the same
+command to reuse.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FORMAT = 4
 
 @dataclass(frozen=True)
 class Thought:
-    """One that was drawn."""
+    """A drawn thought."""
 
     tokens: tuple[int, ...]
-    """Tokens as drawn, with the one that ended it."""
+    """Tokens as drawn, with the last one."""
     ending: Ending
 
 
@@ -43,25 +43,23 @@ class Thoughts:
     """
 
     name: str
-    """Name of the question; its random numbers are a function of it."""
+    """Name of the question; its random numbers depend on it."""
     question: str
-    """The string that it was asked with."""
+    """Context of the question."""
     hints: tuple[str, ...]
-    """The answers that prompts showed; none where all thoughts are the model's own."""
+    """Answers shown by prompts; empty for ``prior``."""
     answers: tuple[str, ...]
     drawn: tuple[Thought, ...]
     log_p: Tensor
-    """log p(z_k | x), shape ``(K,)``."""
+    """Log p(z_k | x), (K,)."""
     log_q: Tensor
-    """log q(z_k | x), shape ``(K,)``: of the whole mixture where there are hints."""
+    """Log q(z_k | x), (K,), of the whole mixture with hints."""
     log_p_answers: Tensor
-    """log p(a | x, z_k), shape ``(A, K)``; ``-inf`` after a thought that is not
-    closed."""
+    """Log p(a | x, z_k), (A, K); ``-inf`` after a thought that is not closed."""
     greedy: tuple[bool, ...]
     """Whether each answer is the argmax of the estimated next-token marginals."""
 
     def continued(self, later: Thoughts) -> Thoughts:
-        """Return these thoughts and later ones about the same answers."""
         return replace(
             later,
             drawn=self.drawn + later.drawn,
@@ -71,26 +69,20 @@ class Thoughts:
         )
 
     def choice(self, most: float) -> Choice:
-        """Return the most probable answer, and whether it is certain at 95 %.
-
-        Args:
-            most: What no weight is above.
-        """
         return Choice.of(self.log_weights, most)
 
     @property
     def log_weights(self) -> Tensor:
-        """Log w_k(a), shape ``(A, K)``."""
+        """Log w_k(a), (A, K)."""
         return self.log_ratios + self.log_p_answers
 
     @property
     def log_ratios(self) -> Tensor:
-        """Log p(z_k | x) - log q(z_k | x), shape ``(K,)``; 0 of the model's own."""
+        """Log p(z_k | x) - log q(z_k | x), (K,); 0 for ``prior``."""
         return self.log_p - self.log_q
 
 
 def row_of(thoughts: Thoughts) -> dict[str, Any]:
-    """Return thoughts about a question as plain values."""
     return {
         "name": thoughts.name,
         "question": thoughts.question,
@@ -106,10 +98,10 @@ def row_of(thoughts: Thoughts) -> dict[str, Any]:
 
 
 def thoughts_of(row: dict[str, Any]) -> Thoughts:
-    """Return the thoughts of a row.
+    """Thoughts of a row.
 
     Raises:
-        ValueError: If it is of none.
+        ValueError: If the row is malformed.
     """
 
     def tensor(name: str, *shape: int) -> Tensor:
@@ -140,11 +132,9 @@ def thoughts_of(row: dict[str, Any]) -> Thoughts:
 def journal(
     path: Path, settings: Settings
 ) -> Iterator[Callable[[str, Thoughts], None]]:
-    """Yield what keeps the thoughts about a task's question at once.
+    """Yield a function that appends the thoughts about a task's question to a file.
 
-    Args:
-        path: The file; what an earlier run with the same settings left there stays.
-        settings: What the numbers depend on.
+    Rows of an earlier run with the same settings are kept.
 
     Raises:
         BusyError: If another run is writing it.
@@ -154,18 +144,18 @@ def journal(
 
 
 def read_unfinished(paths: Sequence[Path]) -> list[Thoughts]:
-    """Read what one run has thought so far, every process of it.
+    """Read the thoughts of a killed run, from the files of its processes.
 
     Raises:
         ValueError: If a file is something else, or they are of several runs.
     """
 
     def read_row(row: Row) -> tuple[str, Key, Thoughts]:
-        found = thoughts_of(row)
-        return "", (found.name, found.question), found
+        thoughts = thoughts_of(row)
+        return "", (thoughts.name, thoughts.question), thoughts
 
     _, tasks = read_run([_journal(path) for path in paths], read_row)
-    return [thoughts for found in tasks.values() for thoughts in found]
+    return [thoughts for rows in tasks.values() for thoughts in rows]
 
 
 def _journal(path: Path) -> Journal:
