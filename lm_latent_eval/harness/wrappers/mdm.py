@@ -17,41 +17,40 @@ class MaskedLM(HFLM):
 
     @property
     def max_length(self) -> int:
-        """Tokens that it reads at once: those given, else those of the network.
+        """Largest number of tokens read at once: the argument, else the network's.
 
-        lm-eval knows neither the name that LLaDA's configuration has for them nor that
-        RoBERTa's positions begin after that of padding.
+        lm-eval knows neither LLaDA's name for it nor that RoBERTa's positions begin
+        after that of padding.
         """
         return self._max_length or configured_length(self.model, self.tokenizer)
 
     def _get_backend(self, config: Any, **_: Any) -> None:
-        """Choose a class of transformers: a masked LM, or what own code is for."""
+        """Choose a class of transformers: a masked LM, or that of own code."""
         self.backend = "causal"  # one of lm-eval's two; not used here
         refuse_uniform(config, config.name_or_path)
         own = getattr(config, "auto_map", None) or {}
-        found: Any
+        auto_class: Any
         if type(config) in AutoModelForMaskedLM._model_mapping or (
             "AutoModelForMaskedLM" in own
         ):
-            found = AutoModelForMaskedLM
+            auto_class = AutoModelForMaskedLM
         elif "AutoModelForCausalLM" in own:  # LLaDA calls itself that, and is none
-            found = AutoModelForCausalLM
+            auto_class = AutoModelForCausalLM
         elif "AutoModel" in own:
-            found = AutoModel
+            auto_class = AutoModel
         else:
             raise ValueError(
                 f"a {config.model_type} is a causal model, or another that predicts "
                 "no masked tokens: latent_mdm takes AutoModelForMaskedLM networks and "
                 "diffusion models with code of their own (trust_remote_code=True)"
             )
-        self.AUTO_MODEL_CLASS = found
+        self.AUTO_MODEL_CLASS = auto_class
 
 
 class BlockCausalLM(MaskedLM):
-    """The same, of decoders that are read with attention over blocks."""
+    """Loader of decoders that are read with attention over blocks."""
 
     def _get_backend(self, config: Any, **more: Any) -> None:
-        """Take causal networks of transformers as well: it is said how to read them."""
         if type(config) in AutoModelForCausalLM._model_mapping:
             self.backend, self.AUTO_MODEL_CLASS = "causal", AutoModelForCausalLM
         else:
@@ -62,7 +61,6 @@ class LatentMDM(Wrapper):
     """``latent_mdm``: a masked diffusion model, whose latent is its order."""
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
-        """Load the network by the attention that it is to be read with."""
         if arguments.get("attention") == "block_causal":
             self.loader = BlockCausalLM  # type: ignore[misc]
         super().__init__(*args, **arguments)

@@ -15,8 +15,8 @@ with l uniform on 1..L and M a uniform set of l masked places.
 
 with l uniform on 1..L, M_b a uniform set of l_b places, and round to even. It is the
 bound but for two things: counts that rounding favours come more often where L does not
-divide B, and the mask has its share of the softmax (of which
-``MaskedReader.mask_is_word`` takes care). So it bounds nothing.
+divide B, and the mask has a share of the softmax (``MaskedReader.mask_is_word``). So
+it bounds nothing.
 
 Sums over orders of unmasking are in ``orders.py``.
 
@@ -46,31 +46,32 @@ from lm_latent_eval.wrappers.mdm.options import MDMOptions
 from lm_latent_eval.wrappers.mdm.unmasking import Requests, subsets
 
 REPLICATES = 8
-"""Independent u among which passes are shared out: as few as still tell an error."""
+"""Number of independent u: few, but enough for an error."""
 LLADA_BATCH = 32
-"""Masked texts whose counts LLaDA's loop spreads together, as its program has it."""
+"""Number of masked texts with systematic counts in LLaDA's loop."""
 MOST_EXACT = 14
-"""Tokens whose 2^L - 1 sets of masks are all read."""
+"""Largest number of tokens whose 2^L - 1 sets of masks are all read."""
 MOST_CHOICES = 4096
-"""Sets of places that a step may choose among and that are all weighed."""
+"""Largest number of sets that a step may choose among, all of which are weighed."""
 NEVER = "in every order of unmasking that was looked at"
 UNBOUNDED = "under some of the masks (estimator=is averages over orders)"
 
 Drawn = Callable[[int, int], Tensor]
-"""(replicate r, n) -> n numbers of (0, 1), float64, always the same first ones."""
+"""Function (replicate r, n) -> n numbers of (0, 1), float64, always the same first
+ones."""
 
 
 def groups(num_samples: int) -> int:
-    """Return how many independent estimates so many draws are shared out among."""
+    """Number of independent estimates among the draws."""
     return REPLICATES if num_samples >= REPLICATES else 1
 
 
 def mask_counts(length: int, passes: int, u: float) -> Tensor:
-    r"""Return systematic mask counts, (N,).
+    r"""Systematic mask counts, (N,).
 
     .. math:: l_k = 1 + \lfloor L (k + u) / N \rfloor, \qquad k = 0..N-1
 
-    Over u in (0, 1) their average share of every count is 1/L.
+    Over u in (0, 1) every count has an average share of 1/L.
 
     Example:
         >>> mask_counts(4, 8, 0.5)
@@ -83,11 +84,11 @@ def mask_counts(length: int, passes: int, u: float) -> Tensor:
 
 
 def masks(length: int, passes: int, numbers: Tensor) -> Tensor:
-    """Draw N sets of masked places, (N, L).
+    """Draw N sets of masked positions, (N, L).
 
-    The counts are systematic. The places of each count are uniform, and balanced
-    between counts: places are put in one random order, and each set begins in it where
-    the one before ended, so that all places are masked equally often, but for one.
+    The counts are systematic. The positions of each count are uniform, and balanced
+    between counts: in one random order each set begins where the one before ended, so
+    all positions are masked equally often, up to one.
 
     Args:
         length: L.
@@ -98,7 +99,7 @@ def masks(length: int, passes: int, numbers: Tensor) -> Tensor:
     order = numbers[1:].argsort()
     begin = counts.cumsum(0) - counts
     step = torch.arange(length)
-    # Where each place of the random order is in it, counted from the set's begin.
+    # Rank of each position of the random order from the set's begin.
     after = (step - begin[:, None]) % length
     chosen = torch.zeros(passes, length, dtype=torch.bool)
     chosen[:, order] = after < counts[:, None]
@@ -106,11 +107,10 @@ def masks(length: int, passes: int, numbers: Tensor) -> Tensor:
 
 
 def elbo(length: int, num_samples: int, drawn: Drawn) -> Requests[Estimate]:
-    """Estimate the bound by N passes, or find it where there are no more sets.
+    """Estimate the bound by N passes, or compute it if there are no more sets.
 
-    Passes are shared out among replicates, each with its own u and its own masks. Up to
-    N passes could read every set, and do then: nothing is drawn. The error is that of
-    the bound, and says nothing of log p.
+    Passes are divided among replicates, each with its own u and masks. If N passes can
+    read every set, nothing is drawn. The error is that of the bound, not of log p.
 
     Args:
         length: L.
@@ -124,8 +124,8 @@ def elbo(length: int, num_samples: int, drawn: Drawn) -> Requests[Estimate]:
         value = yield from _every_set(length)
         if value == -math.inf:
             raise no_probability(UNBOUNDED)
-        known = Estimate.exact(value, num_tokens=length, estimator="elbo")
-        return replace(known, bound=Bound.STRICT_LOWER, num_samples=num_samples)
+        exact = Estimate.exact(value, num_tokens=length, estimator="elbo")
+        return replace(exact, bound=Bound.STRICT_LOWER, num_samples=num_samples)
     replicates = groups(num_samples)
     passes = [
         num_samples // replicates + (r < num_samples % replicates)
@@ -150,19 +150,19 @@ def _mean(
     bound: Bound,
     estimator: str,
 ) -> Estimate:
-    """Average independent estimates, whose error is known if there are several."""
-    number = len(replicates)
-    value = math.fsum(replicates) / number
+    """Average independent estimates; several have an error."""
+    count = len(replicates)
+    value = math.fsum(replicates) / count
     if value == -math.inf:
         raise no_probability(UNBOUNDED)
     spread = math.inf
-    if number > 1:
+    if count > 1:
         spread = float(torch.tensor(replicates, dtype=torch.float64).std())
     return Estimate(
         log_evidence=value,
         stderr=None,
-        draws_stderr=spread / math.sqrt(number),
-        draws_degrees=float(max(number - 1, 1)),
+        draws_stderr=spread / math.sqrt(count),
+        draws_degrees=float(max(count - 1, 1)),
         effective_sample_size=None,
         pareto_k=None,
         num_samples=num_samples,
@@ -173,7 +173,6 @@ def _mean(
 
 
 def _every_set(length: int) -> Requests[float]:
-    """Average over all sets of masks, each count as often as any other."""
     total = 0.0
     for count in range(1, length + 1):
         masked = subsets(length, count)
@@ -182,7 +181,7 @@ def _every_set(length: int) -> Requests[float]:
 
 
 def llada_counts(length: int, batch: int, first: int) -> Tensor:
-    """Return the mask counts of a batch, (B,).
+    """Mask counts of a batch, (B,).
 
     Example:
         >>> llada_counts(4, 8, 1)  # 2 and 4 come three times as often as 1 and 3
@@ -193,7 +192,7 @@ def llada_counts(length: int, batch: int, first: int) -> Tensor:
 
 
 def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Estimate]:
-    """Compute what LLaDA's loop computes, which is not log p.
+    """Result of LLaDA's loop, which is not log p.
 
     Its error is that of the loop's batches.
 
@@ -204,7 +203,7 @@ def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Estimat
 
     Raises:
         MissedSupportError: If it is -inf.
-        ValueError: If the samples are no whole number of batches, as in that program.
+        ValueError: If N is no multiple of the batch, as in that program.
     """
     size = min(LLADA_BATCH, num_samples)
     if num_samples % size:
@@ -215,10 +214,10 @@ def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Estimat
     chosen, shares = [], []
     for batch in range(num_samples // size):
         numbers = drawn(batch, 1 + size * length)
-        number = llada_counts(length, size, 1 + int(float(numbers[0]) * length))
+        counts = llada_counts(length, size, 1 + int(float(numbers[0]) * length))
         ranks = numbers[1:].view(size, length).argsort(1).argsort(1)
-        chosen.append(ranks < number[:, None])
-        shares.append(length / number.double())
+        chosen.append(ranks < counts[:, None])
+        shares.append(length / counts.double())
     log_p = (yield torch.cat(chosen)).log_p.sum(-1) * torch.cat(shares)
     values = [float(part.mean()) for part in log_p.split(size)]
     return _mean(values, length, num_samples, Bound.NONE, "llada")
@@ -226,19 +225,17 @@ def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Estimat
 
 @dataclass(frozen=True)
 class TargetEstimate:
-    """Estimate of a block."""
-
     estimate: Estimate
     is_greedy: bool = False
 
 
 def compared(length: int, options: MDMOptions, key: int) -> Requests[TargetEstimate]:
-    """Estimate, and see if the model's own unmasking would write the block."""
+    """Estimate a block, and whether greedy unmasking would write it."""
     part = yield from estimated(length, options, key)
     if options.process.follows or (length == 1 and not options.convention):
         return part
-    found = yield from orders.is_greedy(length, options.process)
-    return replace(part, is_greedy=found)
+    greedy = yield from orders.is_greedy(length, options.process)
+    return replace(part, is_greedy=greedy)
 
 
 def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEstimate]:
@@ -246,8 +243,8 @@ def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEsti
 
     Args:
         length: L.
-        options: Which process and estimator, and its options.
-        key: What the block's random numbers follow from.
+        options: Process and estimator.
+        key: Key of the block's random numbers.
 
     Raises:
         MissedSupportError: If it is -inf.
@@ -263,7 +260,10 @@ def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEsti
         log_p = yield from orders.log_p_exact(length, unmasking)
         return _known(log_p, length, name)
     if name == "is":
-        log_w = yield from _weights(length, options, key)
+        streams = Streams([key], options.num_samples)
+        log_w = yield from orders.log_weights(
+            length, options.num_samples, streams, unmasking=unmasking
+        )
         if log_w.isneginf().all():
             raise no_probability(NEVER)
         estimate = Estimate.from_log_weights(log_w, num_tokens=length)
@@ -272,23 +272,12 @@ def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEsti
     return TargetEstimate(found)
 
 
-def _weights(length: int, options: MDMOptions, key: int) -> Requests[Tensor]:
-    log_w = yield from orders.log_weights(
-        length,
-        options.num_samples,
-        Streams([key], options.num_samples),
-        unmasking=options.process,
-        adapted=options.proposal == "adapted",
-    )
-    return log_w
-
-
 def check_length(length: int, options: MDMOptions) -> None:
     """Refuse a block that an estimator cannot sum over or draw paths of.
 
     Raises:
-        ValueError: If it is ``exact`` and there are more than ``MOST_EXACT`` tokens, or
-            a step chooses among more than ``MOST_CHOICES`` sets.
+        ValueError: If ``exact`` is given more than ``MOST_EXACT`` tokens, or a step
+            chooses among more than ``MOST_CHOICES`` sets.
     """
     name, unmasking = options.estimator_of(length), options.process
     if options.convention or unmasking.follows or length == 1:
@@ -300,10 +289,10 @@ def check_length(length: int, options: MDMOptions) -> None:
             "or estimator=elbo, or block_length=4, which is another model"
         )
     if name == "is" and unmasking.draws:
-        number = unmasking.number_of_choices(length)
-        if number > MOST_CHOICES:
+        num_choices = unmasking.number_of_choices(length)
+        if num_choices > MOST_CHOICES:
             raise ValueError(
-                f"unmasking={unmasking}: a step chooses among {number:,} sets of "
+                f"unmasking={unmasking}: a step chooses among {num_choices:,} sets of "
                 f"{length} places, whose probabilities are all computed; at most "
                 f"{MOST_CHOICES:,}: use a smaller block_length or tokens_per_step"
             )
@@ -314,24 +303,24 @@ def _known(
 ) -> TargetEstimate:
     if log_p == -math.inf:
         raise no_probability(NEVER)
-    known = Estimate.exact(log_p, num_tokens=length, estimator=estimator)
-    return TargetEstimate(known, is_greedy)
+    exact = Estimate.exact(log_p, num_tokens=length, estimator=estimator)
+    return TargetEstimate(exact, is_greedy)
 
 
 def _grouped(log_w: Tensor) -> tuple[float, ...]:
-    """Return the influence of each group on log p-hat; () if draws are few."""
-    if (number := groups(len(log_w))) == 1:
+    """Influence of each group on log p-hat; () if draws are few."""
+    if (num_groups := groups(len(log_w))) == 1:
         return ()
-    size = len(log_w) // number * number
-    means = log_evidence(log_w[:size].reshape(number, -1))
+    size = len(log_w) // num_groups * num_groups
+    means = log_evidence(log_w[:size].reshape(num_groups, -1))
     return tuple(influences(means).tolist())
 
 
 def _numbers(key: int) -> Drawn:
-    """Return the random numbers of a text: (replicate, n) -> n of them."""
+    """Random numbers of a text: (replicate, n) -> n of them."""
 
-    def drawn(replicate: int, number: int) -> Tensor:
-        blocks = uniforms(key, (0, replicate), -(-number // LANES))
-        return torch.from_numpy(blocks.reshape(-1)[:number])
+    def drawn(replicate: int, count: int) -> Tensor:
+        blocks = uniforms(key, (0, replicate), -(-count // LANES))
+        return torch.from_numpy(blocks.reshape(-1)[:count])
 
     return drawn

@@ -1,10 +1,9 @@
 """Generation by unmasking, a block after the other.
 
-After a context stand as many masks as there are tokens to write. Steps reveal them, a
-block of places before the next, by the rule that ``unmasking.py`` has: at each step
-every mask of the block is predicted and a token drawn for it, some are kept and the
-others masked again. So what is written at temperature 1 has the probability that is
-scored.
+A context is followed by as many masks as there are tokens to write. Steps reveal them,
+one block after the other, by a rule of ``unmasking.py``: at each step every mask of the
+block is predicted and a token drawn for it, some are kept and the others masked again.
+So generation at temperature 1 follows the distribution that is scored.
 
 Source: Nie et al. (2025), "Large language diffusion models" (LLaDA), and
 github.com/ML-GSAI/LLaDA, generate.py: semi-autoregressive remasking, by the probability
@@ -50,7 +49,6 @@ class Writer:
         blocks: Blocks,
         ends: Collection[int],
     ) -> None:
-        """Take a model, how it writes, and the tokens that end a text."""
         self.denoiser, self.cut, self.options = denoiser, cut, options
         self.unmasking, self.ends = options.writing, ends
         self.blocks = replace(blocks, length=blocks.length or BLOCK_WRITTEN)
@@ -60,8 +58,8 @@ class Writer:
     ) -> Iterator[tuple[int, str]]:
         """Yield index and continuation of each context.
 
-        More than the network has room for is not written: then the last tokens of a
-        context take half of the room at most, and what is written the rest.
+        If there is no room for both, the last tokens of the context take at most half
+        of it, and the continuation the rest.
         """
 
         def shape(asked: Asked) -> tuple[int, int]:
@@ -84,21 +82,21 @@ class Writer:
             written = room - (len(context) - len(self.cut.before))
             return query, replace(how, max_tokens=written), context
 
-    def _say_shortened(self, numbers: Sequence[int]) -> None:
+    def _say_shortened(self, lengths: Sequence[int]) -> None:
         room = self.cut.room
-        if long := sum(number >= room for number in numbers):
+        if long := sum(length >= room for length in lengths):
             logger.warning(
                 "max_gen_toks=%d: the network has room for %d tokens, a context's "
                 "among them, so %d continuations end where it does, after %d tokens or "
                 "more (--gen_kwargs max_gen_toks=N chooses how many)",
-                max(numbers),
+                max(lengths),
                 room,
                 long,
                 room - room // 2,
             )
 
     def _batch(self, asked: Sequence[Asked], length: int) -> Iterator[tuple[int, str]]:
-        """Write B texts of equally many tokens after contexts of one length."""
+        """Write B texts of equal length after contexts of equal length."""
         given = torch.tensor([before for *_, before in asked], dtype=torch.long)
         start = given.shape[1]
         hidden = torch.full((len(asked), length), self.denoiser.mask)
@@ -106,7 +104,8 @@ class Writer:
         tokens = torch.cat([given, hidden, after], dim=1)
         done: dict[int, str] = {}
         for first, last in self.blocks.spans(start, length):
-            # Of as many places no more steps: other texts' steps move no number.
+            # A block takes at most as many steps as positions, so numbers of steps
+            # differ between blocks and other texts' steps have no effect.
             step = first
             block = slice(start + first, start + last)
             while len(rows := self._unfinished(tokens, block)):
@@ -123,7 +122,6 @@ class Writer:
                 return
 
     def _unfinished(self, tokens: Tensor, block: slice) -> Tensor:
-        """Return the rows that have masks in a block."""
         return (tokens[:, block] == self.denoiser.mask).any(-1).nonzero()[:, 0]
 
     def _reveal(
@@ -134,15 +132,15 @@ class Writer:
         asked: Sequence[Asked],
         step: int,
     ) -> None:
-        """Do a step in some of the texts, as many at a time as memory holds."""
+        """Do a step in given texts, in batches that fit memory."""
 
         def named_row(row: int, err: ValueError) -> ValueError:
             return named(asked[int(rows[row])][0], err)
 
         def reveal(part: slice) -> None:
-            some = rows[part]
-            of = [asked[row] for row in some.tolist()]
-            tokens[some] = self._revealed(tokens[some], block, of, step)
+            index = rows[part]
+            of = [asked[row] for row in index.tolist()]
+            tokens[index] = self._revealed(tokens[index], block, of, step)
 
         for _ in self.denoiser.in_batches(
             len(rows), tokens.shape[1], reveal, named_row
@@ -156,7 +154,7 @@ class Writer:
         asked: Sequence[Asked],
         step: int,
     ) -> Tensor:
-        """Return texts in which a step has revealed tokens of a block."""
+        """Texts after a step has revealed tokens of a block."""
         places = torch.zeros_like(tokens, dtype=torch.bool)
         hidden = places[:, block] = tokens[:, block] == self.denoiser.mask
         log_p = self._log_probs(tokens, places, block)
@@ -182,22 +180,21 @@ class Writer:
         return torch.where(kept, written, tokens)
 
     def _log_probs(self, tokens: Tensor, places: Tensor, block: slice) -> Tensor:
-        """Predict what stands at some places."""
         if self.blocks.causal:  # what comes later is not read
             tokens, places = tokens[:, : block.stop], places[:, : block.stop]
         first_read = self.blocks.first_read(block.start)
         return self.denoiser.log_probs(tokens, places, first_read)
 
-    def _chance(self, query: Query, step: int, number: int) -> np.ndarray:
-        """Return two random numbers a place, for its token and for keeping it."""
+    def _chance(self, query: Query, step: int, width: int) -> np.ndarray:
+        """Two random numbers a position: for its token and for keeping it."""
         key = stream_key(self.options.seed, f"write\0{query.name}")
-        blocks = uniforms(key, (0, step), -(-2 * number // LANES))
-        return blocks.reshape(-1)[: 2 * number]
+        blocks = uniforms(key, (0, step), -(-2 * width // LANES))
+        return blocks.reshape(-1)[: 2 * width]
 
     def _text(
         self, before: list[int], ids: list[int], how: GenerationOptions
     ) -> tuple[str, bool]:
-        """Return the text up to its end, and whether it has ended."""
+        """Text up to its end, and whether it has ended."""
         length = next((n for n, i in enumerate(ids) if i in self.ends), len(ids))
         ended = length < len(ids)
         ids = ids[:length]

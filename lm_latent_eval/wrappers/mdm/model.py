@@ -35,8 +35,6 @@ UNITS = "nats, given the number of tokens; ends are not modelled and not counted
 
 
 class MDMScorer(NetworkScorer):
-    """A ``TextScorer``: one model under one choice of settings."""
-
     name = "mdm"
     normalization = Normalization.BY_LENGTH
     network: Source
@@ -49,7 +47,7 @@ class MDMScorer(NetworkScorer):
         *,
         quiet: bool,
     ) -> None:
-        """Choose what the options leave open.
+        """Fill in the options that depend on the network.
 
         Raises:
             ValueError: If the network reads too few tokens for any text, or scores no
@@ -102,7 +100,7 @@ class MDMScorer(NetworkScorer):
         """Yield log p-hat of whole texts in the order of completion.
 
         Raises:
-            MissedTextsError: At the end, if a text has no probability.
+            MissedTextsError: At the end, if a text has probability zero.
             ValueError: If a text cannot be scored; the error names the query.
         """
         yield from self._answers(queries, self.cut.whole, estimated)
@@ -119,7 +117,7 @@ class MDMScorer(NetworkScorer):
     ) -> Iterator[Answer]:
         """Score the windows of queries, and combine them."""
         missed = Missed(queries)
-        cuts, jobs, owners, number = [], [], [], []
+        cuts, jobs, owners, num_blocks = [], [], [], []
         for n, query in enumerate(queries):
             with naming(query):
                 cuts.append(cut(query))
@@ -136,7 +134,7 @@ class MDMScorer(NetworkScorer):
                     requests = ask(len(block), self.options, key)
                     jobs.append((block, _set_aside(query, requests, missed)))
                     owners.append((n, part))
-                number.append(len(targets))
+                num_blocks.append(len(targets))
         warn_of_cut([each.lost for each in cuts], self.network.max_length)
         whole = cut == self.cut.whole
         title = f"likelihoods by unmasking ({self.options.name})"
@@ -146,21 +144,20 @@ class MDMScorer(NetworkScorer):
                     yield self._answer(each, [], whole)
                     bar.update()
             parts: dict[int, dict[int, TargetEstimate | None]] = {}
-            for job, found in answer_all(self.denoiser, self.options.process, jobs):
-                n, place = owners[job]
-                parts.setdefault(n, {})[place] = found.value
-                if len(parts[n]) == number[n]:
+            for job, result in answer_all(self.denoiser, self.options.process, jobs):
+                n, index = owners[job]
+                parts.setdefault(n, {})[index] = result.value
+                if len(parts[n]) == num_blocks[n]:
                     blocks = [part for _, part in sorted(parts.pop(n).items())]
-                    known = [part for part in blocks if part is not None]
-                    if len(known) == len(blocks):
-                        yield self._answer(cuts[n], known, whole)
+                    scored = [part for part in blocks if part is not None]
+                    if len(scored) == len(blocks):
+                        yield self._answer(cuts[n], scored, whole)
                     bar.update()
         missed.tell()
 
     def _answer(
         self, cut: Cut, blocks: Sequence[TargetEstimate], whole: bool
     ) -> Answer:
-        """Multiply blocks."""
         factors = [part.estimate for part in blocks]
         if not factors:
             name = "exact" if self.options.name == "auto" else self.options.name
@@ -170,7 +167,7 @@ class MDMScorer(NetworkScorer):
             Bound.EXACT,
             Bound.STRICT_LOWER,
         ):
-            # Nothing was drawn, so rounding is its only error, which is not estimated.
+            # Without draws rounding is the only error, which is not estimated.
             estimate = replace(estimate, bound=Bound.NONE, stderr=None)
         return Answer(
             cut.query.index,
@@ -187,7 +184,6 @@ class MDMScorer(NetworkScorer):
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]]
     ) -> Iterator[tuple[int, str]]:
-        """Yield index and continuation of every query's context."""
         ends = self.network.ends
         writer = Writer(self.denoiser, self.cut, self.options, self.blocks, ends)
         with self.progress(len(queries), "unmasking", "generations") as bar:
@@ -199,16 +195,14 @@ class MDMScorer(NetworkScorer):
 def _set_aside(
     query: Query, requests: Requests[TargetEstimate], missed: Missed
 ) -> Requests[TargetEstimate | None]:
-    """Name the query in what an estimator refuses; None of what has no support."""
-    found = None
+    """Name the query in errors of an estimator; None if p is zero."""
+    result = None
     with missed.aside(query):
-        found = yield from requests
-    return found
+        result = yield from requests
+    return result
 
 
 class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
-    """Scores strings by a network that predicts masked tokens."""
-
     auto_class = AutoModelForMaskedLM
     table = MDMOptions
 
@@ -217,7 +211,7 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
 
         Args:
             network: A bidirectional one: of ``AutoModelForMaskedLM``, or a published
-                diffusion model that runs its own code.
+                diffusion model with code of its own.
         """
         self.source = network if isinstance(network, Source) else Source.of(network)
 
@@ -231,18 +225,17 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
         max_length: int,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """Take a function from tokens to scores instead of a model.
+        """Take a function from tokens to scores instead of a network.
 
-        It may ask another process, with another version of transformers.
+        It may call another process, with another version of transformers.
 
         Args:
-            logits: Tokens (B, T), int64, some of them the mask -> scores (B, T, V) of
-                what stands at each place.
-            tokenizer: Whose tokens they are.
-            version: What its numbers depend on: a name of the weights. Caches and
-                interrupted runs are told apart by it.
-            max_length: Tokens that it reads at once.
-            device: Where tokens go.
+            logits: Tokens (B, T), int64, some of them the mask -> scores (B, T, V) at
+                each position.
+            tokenizer: Its tokenizer.
+            version: Name of the weights, which identifies caches and interrupted runs.
+            max_length: Largest number of tokens read at once.
+            device: Device of the tokens.
         """
         return cls(
             Source(
@@ -300,7 +293,7 @@ class MaskedDiffusion(NetworkModel[MDMOptions, MDMScorer]):
             return self.source.mask
         if given.isdecimal():
             return int(given)
-        found = self.source.tokenizer.get_vocab().get(given)
-        if found is None:
+        mask = self.source.tokenizer.get_vocab().get(given)
+        if mask is None:
             raise ValueError(f"mask_token={given!r}: the tokenizer has no such token")
-        return int(found)
+        return int(mask)

@@ -25,7 +25,7 @@ from lm_latent_eval.wrappers.mdm.unmasking import (
 ESTIMATORS = ("elbo", "is", "exact", "auto")
 HOW = {
     "elbo": "a bound of log-likelihoods by random masks, seed {seed}",
-    "is": "importance sampling of orders from the {proposal} proposal, seed {seed}",
+    "is": "importance sampling of orders, seed {seed}",
     "exact": "all orders are summed: nothing is drawn",
     "auto": "all orders of blocks that take at most {num_samples} passes are summed; "
     "of others, importance sampling of {num_samples} orders, seed {seed}",
@@ -34,17 +34,16 @@ HOW = {
     "llada": "what LLaDA's program computes, {num_samples} masked texts, seed {seed}: "
     "not log p, and no bound of it",
 }
-"""Description of each, for ``explain``."""
+"""Description of each estimator, for ``explain``."""
 BLOCK_WRITTEN = 32
 """Default length of a block in generation."""
-_DRAWN = ("num_samples", "proposal")
 
 
 def _probability(name: str, value: Any) -> float:
-    found = at_least_0(name, value)
-    if not 0 < found < 1:
+    probability = at_least_0(name, value)
+    if not 0 < probability < 1:
         raise ValueError(f"{name}={value!r}: expected a number between 0 and 1")
-    return found
+    return probability
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,6 @@ class MDMOptions(OptionTable):
             most ``num_samples`` passes a block, else ``is``).
         num_samples: Passes of ``elbo``, orders of ``is``.
         convention: ``llada`` computes what LLaDA's program does, which is not log p.
-        proposal: What ``is`` draws orders from: ``uniform`` or ``adapted``.
         mask_token: The token that masks, by name or number.
         logit_shift: 1 if the scores of a place are those of the token after it.
         seed: Of all random numbers.
@@ -96,7 +94,6 @@ class MDMOptions(OptionTable):
     )
     num_samples: int = option(128, partial(whole, least=1))
     convention: str | None = choice(None, ("llada",), unset="none")
-    proposal: str = choice("uniform", ("uniform", "adapted"))
     mask_token: str | None = option(
         None,
         optional(lambda name, value: str(value)),
@@ -128,34 +125,28 @@ class MDMOptions(OptionTable):
                 "estimator=elbo bounds orders of single tokens, not "
                 f"unmasking={process}: use estimator=auto"
             )
-        if self.proposal == "adapted" and not process.is_plain:
-            raise ValueError(
-                "proposal=adapted draws orders of single tokens, not "
-                f"unmasking={process}: use proposal=uniform"
-            )
 
     @property
     def process(self) -> Unmasking:
-        """The rule by which a block is written where it is scored."""
+        """Rule of unmasking in likelihoods."""
         rule = self.unmasking or ANY_ORDER
         return Unmasking(rule, self.tokens_per_step, self.threshold)
 
     @property
     def writing(self) -> Unmasking:
-        """The rule by which it is written where it is generated."""
+        """Rule of unmasking in generation."""
         rule = self.unmasking or LOW_CONFIDENCE
         return Unmasking(rule, self.tokens_per_step, self.threshold)
 
     def chosen_for(self, attention: str, block_length: int | None) -> MDMOptions:
-        """Return the options with the network's defaults filled in.
+        """Fill in the network's defaults.
 
         Args:
-            attention: Of the network, unless chosen.
-            block_length: That it was trained for, unless chosen.
+            attention: Attention of the network.
+            block_length: Block length that it was trained for, if known.
 
         Raises:
-            ValueError: If attention is causal over blocks and it is not known how long
-                these are.
+            ValueError: If attention is causal over blocks of unknown length.
         """
         attention = self.attention or attention
         if attention == "bidirectional":
@@ -176,7 +167,6 @@ class MDMOptions(OptionTable):
         )
 
     def estimator_of(self, length: int) -> str:
-        """Return the estimator of a block of L tokens."""
         if self.process.follows:
             return "path"
         if self.estimator != "auto":
@@ -185,14 +175,13 @@ class MDMOptions(OptionTable):
 
     @property
     def name(self) -> str:
-        """Name of the estimator in results."""
         if self.convention:
             return self.convention
         return "path" if self.process.follows else str(self.estimator)
 
     @property
     def description(self) -> str:
-        """The process, in words."""
+        """Description of the process."""
         length = self.block_length
         blocks = "the whole text at once" if length is None else f"blocks of {length}"
         read = {"block_causal": "later blocks not read"}.get(
@@ -203,18 +192,13 @@ class MDMOptions(OptionTable):
 
     @property
     def idle(self) -> tuple[str, ...]:
-        """Options that have no effect with this estimator."""
         if self.name == "path":
-            return ("estimator", *_DRAWN)
-        if self.name in ("elbo", "llada"):
-            return ("proposal",)
-        if self.name == "exact":
-            return _DRAWN
-        return ()
+            return ("estimator", "num_samples")
+        return ("num_samples",) if self.name == "exact" else ()
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """Everything that a number depends on, as JSON."""
+        """All that a number depends on, as JSON."""
         kept = {n: value for n, value in asdict(self).items() if n not in self.idle}
         rules = {"unmasking": self.process.rule, "writing": str(self.writing)}
         return {**kept, **rules, "estimator": self.name}

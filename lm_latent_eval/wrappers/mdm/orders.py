@@ -10,12 +10,10 @@ tokens revealed before -> ``Predicted``; what is given beside x is in every cond
 Source: Uria et al. (2014), "A deep and tractable density estimator"; Hoogeboom et al.
 (2022), "Autoregressive diffusion models"; duel-code
 (``compute_exact_loglikelihood_cached_subset_dp``) has the recursion for
-``any_order``. The adapted proposal, and that of ``low_confidence``, are ours.
+``any_order``. The proposal of ``low_confidence`` is ours.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
@@ -32,25 +30,20 @@ def log_weights(
     streams: Streams,
     *,
     unmasking: Unmasking = PLAIN,
-    adapted: bool = False,
 ) -> Requests[Tensor]:
     r"""Weigh K paths drawn from a proposal.
 
     .. math:: \log w_k = \sum_t \log \pi(A_t, x_{A_t} \mid S_{t-1}) - \log q(A_t)
 
-    Of ``any_order`` the proposal is uniform, or adapted: for single tokens place i in
-    proportion to :math:`p(x_i \mid \text{revealed})`, which the same passes say; a
-    weight is then :math:`\prod_t \mathrm{mean}_i\, p(x_i \mid
-    \text{revealed}_t)`, a mean over masked places. Of ``low_confidence`` all sets are
-    weighed, and one is drawn in proportion to pi. Paths that agree on a set share its
-    pass.
+    The proposal of ``any_order`` is uniform, as pi is over sets, so a weight is
+    :math:`p(x \mid \text{order})`. For ``low_confidence`` all sets are weighed, and one
+    is drawn in proportion to pi. Paths with equal revealed sets share a pass.
 
     Args:
         length: L.
         num_samples: K.
         streams: Random numbers of one text.
-        unmasking: The rule; one by which places do not follow from each other.
-        adapted: Whether the proposal of ``any_order`` is adapted.
+        unmasking: A rule with several paths.
 
     Returns:
         Nats, (K,) float64; the first of them are those of fewer samples.
@@ -64,13 +57,12 @@ def log_weights(
         predicted = yield masked[going]
         if choices is None:
             u = _numbers(streams, step, length, unmasking.tokens_per_step)[going]
-            chosen, added = _in_any_order(
-                predicted.log_p, masked[going], u, unmasking, adapted
-            )
+            chosen = _in_any_order(masked[going], u, unmasking.tokens_per_step)
+            added = predicted.log_p.masked_fill(~chosen, 0.0).sum(-1)
         else:
             log_pi = unmasking.log_transitions(predicted, masked[going], choices)
             total = log_pi.logsumexp(-1)
-            # No set has a probability: the weight is zero whichever is drawn.
+            # If all sets have probability zero, so has the weight of any draw.
             hidden = (masked[going][:, None] | ~choices).all(-1)
             log_q = torch.where(
                 total.isneginf()[:, None], hidden.double().log(), log_pi
@@ -84,33 +76,20 @@ def log_weights(
     return log_w
 
 
-def _in_any_order(
-    log_p: Tensor,
-    masked: Tensor,
-    u: Tensor,
-    unmasking: Unmasking,
-    adapted: bool,
-) -> tuple[Tensor, Tensor]:
-    """Draw k places one after the other: where, (n, L), and what they add, (n,)."""
-    chosen, added = torch.zeros_like(masked), torch.zeros(len(masked)).double()
+def _in_any_order(masked: Tensor, u: Tensor, size: int) -> Tensor:
+    """Draw a uniform set of k masked positions, one after the other, (n, L)."""
+    chosen = torch.zeros_like(masked)
     every = torch.arange(len(masked))
-    for n in range(min(unmasking.tokens_per_step, int(masked[0].sum()))):
-        hidden = masked & ~chosen
-        score = log_p if adapted else torch.zeros_like(log_p)
-        # No place has a probability: the weight is zero whichever is drawn.
-        lost = log_p.masked_fill(~hidden, -torch.inf).isneginf().all(-1, keepdim=True)
-        score = score.masked_fill(lost, 0.0)
-        log_q = score.masked_fill(~hidden, -torch.inf).log_softmax(-1)
-        place = invert_cdf(log_q.exp(), u[:, n])
-        number = int(hidden[0].sum())
-        added += log_p[every, place] - math.log(number) - log_q[every, place]
-        chosen[every, place] = True
-    return chosen, added
+    for n in range(min(size, int(masked[0].sum()))):
+        hidden = (masked & ~chosen).double()
+        position = invert_cdf(hidden / hidden.sum(-1, keepdim=True), u[:, n])
+        chosen[every, position] = True
+    return chosen
 
 
-def _numbers(streams: Streams, step: int, length: int, number: int) -> Tensor:
-    """Return n random numbers of (0, 1) for each path at a step, (K, n at least)."""
-    rounds = -(-number // LANES)  # no path takes more than L steps
+def _numbers(streams: Streams, step: int, length: int, count: int) -> Tensor:
+    """Random numbers of (0, 1) for each path at a step, (K, n at least)."""
+    rounds = -(-count // LANES)  # no path takes more than L steps
     return torch.cat([streams(step + length * n)[0] for n in range(rounds)], 1)
 
 
@@ -132,27 +111,27 @@ def log_p_exact(length: int, unmasking: Unmasking = PLAIN) -> Requests[float]:
     log_f[0] = 0.0
     for size in range(length):
         revealed = subsets(length, size)
-        number = (revealed * power).sum(-1)
-        possible = log_f[number] > -torch.inf
+        index = (revealed * power).sum(-1)
+        possible = log_f[index] > -torch.inf
         if not bool(possible.any()):
             continue
-        revealed, number = revealed[possible], number[possible]
+        revealed, index = revealed[possible], index[possible]
         predicted = yield ~revealed
         log_pi = unmasking.log_transitions(predicted, ~revealed, choices)
         for column, code in enumerate(added.tolist()):
-            on = (number & code) == 0
-            after = number[on] + code
-            steps = log_f[number[on]] + log_pi[on, column]
+            on = (index & code) == 0
+            after = index[on] + code
+            steps = log_f[index[on]] + log_pi[on, column]
             log_f[after] = torch.logaddexp(log_f[after], steps)
     return float(log_f[-1])
 
 
 def log_p_path(length: int, unmasking: Unmasking) -> Requests[tuple[float, bool]]:
-    """Reveal the surest tokens at each step: log p of x in nats, and if it is greedy.
+    """Log p of x in nats by the one path of a rule, and whether x is greedy.
 
-    The order follows from what is revealed, never from the hidden tokens, so this is an
-    autoregressive model of its own, and log p is exact for it. Greedy are texts whose
-    every token was the most probable one when it was revealed.
+    The order depends on revealed tokens alone, so this is an autoregressive model of
+    its own, and log p is exact for it. A text is greedy if every token was the most
+    probable one when it was revealed.
     """
     masked = torch.ones(1, length, dtype=torch.bool)
     total, greedy = 0.0, True
@@ -166,7 +145,6 @@ def log_p_path(length: int, unmasking: Unmasking) -> Requests[tuple[float, bool]
 
 
 def is_greedy(length: int, unmasking: Unmasking = PLAIN) -> Requests[bool]:
-    """Say whether unmasking the surest tokens at each step would write the target."""
     masked = torch.ones(1, length, dtype=torch.bool)
     while bool(masked.any()):
         predicted = yield masked

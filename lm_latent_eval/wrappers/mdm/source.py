@@ -31,19 +31,19 @@ SHIFTS = {
     "SDARMoeForCausalLM": 0,
     "LLaDA2MoeModelLM": 0,
 }
-"""Architecture of published checkpoints -> ``Source.shift``, as their authors' programs
-have it: github.com/ML-GSAI/LLaDA (generate.py), github.com/kuleshov-group/mdlm
+"""Architecture of published checkpoints -> ``Source.shift``, by their authors'
+programs: github.com/ML-GSAI/LLaDA (generate.py), github.com/kuleshov-group/mdlm
 (diffusion.py) and bd3lms (models/dit.py), github.com/DreamLM/Dream (eval/eval.py),
-github.com/JetAstra/SDAR (generate.py). Not by ``model_type``: others have taken those
-names for networks that are not shifted."""
+github.com/JetAstra/SDAR (generate.py). The key is not ``model_type``, which other
+networks share."""
 MASKS_ITSELF = ("BD3LM",)
 """Architectures that mask their attention over blocks themselves."""
 STORES_ASKED = ("SDARForCausalLM", "SDARMoeForCausalLM")
-"""Architectures that keep keys and values where they are asked to (``store_kv``)."""
+"""Architectures that cache keys and values on request (``store_kv``)."""
 BLOCK_CAUSAL = (*MASKS_ITSELF, *STORES_ASKED, "LLaDA2MoeModelLM")
 """Architectures whose attention is causal over blocks."""
 BLOCK_LENGTHS = ("block_size", "block_length")
-"""Entries of configurations for the tokens of a block."""
+"""Configuration entries for the length of a block."""
 UNIFORM = ("diffusion_gemma", "udlm")
 """Types of models that replace tokens by others instead of masking them."""
 
@@ -54,16 +54,16 @@ class Source:
 
     Attributes:
         logits: The function.
-        tokenizer: Whose tokens they are.
-        name: What it was loaded by.
-        digest: What its numbers depend on.
-        max_length: Tokens that it reads at once.
-        device: Where tokens go.
-        mask: The token that masks; None if neither tokenizer nor configuration say.
-        shift: 1 if the scores of a place are those of the token after it; None if
-            nothing says.
-        start: What texts begin with where the first place has no scores otherwise.
-        about: What results say of it, as JSON.
+        tokenizer: Its tokenizer.
+        name: Directory or repository.
+        digest: Digest of all that its numbers depend on.
+        max_length: Largest number of tokens read at once.
+        device: Device of the tokens.
+        mask: The mask token; None if neither tokenizer nor configuration has one.
+        shift: 1 if the scores of a position are those of the token after it; None if
+            unknown.
+        start: First token of texts whose first position has no scores otherwise.
+        about: Description for results, as JSON.
     """
 
     logits: Logits
@@ -77,26 +77,26 @@ class Source:
     start: int | None
     about: dict[str, Any]
     computed_in: str | None = None
-    """The floating type, where it is known."""
+    """Floating type, if known."""
     mixed_precision: torch.dtype | None = None
     """Floating type of mixed precision; None: the network's own."""
     attention: str = "bidirectional"
-    """Or ``block_causal``."""
+    """``bidirectional`` or ``block_causal``."""
     block_length: int | None = None
-    """Tokens of a block, if the configuration says."""
+    """Number of tokens of a block, if the configuration has it."""
     model: PreTrainedModel | None = None
     """The network, if there is one, to be read block by block."""
 
     @property
     def ends(self) -> list[int]:
-        """The tokens that end a text, by the network or the tokenizer."""
+        """Tokens that end a text, by the network or the tokenizer."""
         return text_ends(getattr(self.model, "generation_config", None), self.tokenizer)
 
     def reading(self, attention: str, block_length: int | None) -> Logits:
-        """Return the function by which a network of that attention is read.
+        """Function that reads the network with an attention.
 
         Raises:
-            ValueError: If it masks its attention itself, over other blocks.
+            ValueError: If the network masks its attention itself, over other blocks.
         """
         if attention == "bidirectional" or block_length is None or self.model is None:
             return self.logits
@@ -108,16 +108,16 @@ class Source:
                     f"over blocks of {self.block_length}, and was trained so"
                 )
             return self.logits
-        asked = not {*names}.isdisjoint(STORES_ASKED)
-        store = {"store_kv": True} if asked else {}
-        return BlockCausal(self.model, block_length, self.mixed_precision, asked, store)
+        stores = not {*names}.isdisjoint(STORES_ASKED)
+        more = {"store_kv": True} if stores else {}
+        return BlockCausal(self.model, block_length, self.mixed_precision, stores, more)
 
     @classmethod
     def of(cls, network: Network) -> Self:
         """Take a loaded network.
 
         Raises:
-            ValueError: If the network looks at a time.
+            ValueError: If the network reads a time.
         """
         model, tokenizer = without_adapter(network.model), network.tokenizer
         config = model.config
@@ -151,10 +151,10 @@ class Source:
 
 
 def refuse_uniform(config: PretrainedConfig, name: str) -> None:
-    """Refuse a network that replaces tokens by any others (uniform-state diffusion).
+    """Refuse a network of uniform-state diffusion.
 
     Raises:
-        ValueError: If it says it is one; the error says what does not exist.
+        ValueError: If it replaces tokens by any others.
     """
     graph = getattr(config, "graph", None)  # SEDD
     kind = graph.get("type") if isinstance(graph, dict) else None
@@ -175,19 +175,17 @@ def _architectures(config: PretrainedConfig) -> list[str]:
 
 @dataclass(frozen=True)
 class Cut:
-    """A query as targets."""
-
     query: Query
     targets: list[TargetTokens]
-    """None, of a string without characters."""
+    """Targets; empty for an empty string."""
     num_tokens: int
-    """To be predicted, of all targets."""
+    """Number of tokens to be predicted, of all targets."""
     unknown: int
-    """Tokens among them that stand for any string that the tokenizer does not know."""
+    """Number of unknown tokens among them."""
     lossy: bool
-    """Whether the tokens of the query's strings are those of others as well."""
+    """Whether other strings have the same tokens."""
     lost: int = 0
-    """Tokens at the beginning of its context that the network has no room for."""
+    """Number of tokens at the beginning of its context that are cut off."""
 
 
 class TokenCutter:
@@ -200,16 +198,16 @@ class TokenCutter:
         max_length: int,
         start: int | None = None,
     ) -> None:
-        """Find what the tokenizer puts around every text.
+        """Find the tokens that the tokenizer puts around every text.
 
         Args:
-            tokenizer: Of the network.
-            mask: The token that masks.
-            max_length: Tokens that the network reads at once.
-            start: What texts begin with where the tokenizer puts nothing before them.
+            tokenizer: Tokenizer of the network.
+            mask: The mask token.
+            max_length: Largest number of tokens read at once.
+            start: First token of texts, if the tokenizer adds none.
 
         Raises:
-            ValueError: If that leaves no room.
+            ValueError: If they leave no room.
         """
         self.tokenizer, self.mask = tokenizer, mask
         self.before, self.after = _frame(tokenizer)
@@ -223,19 +221,19 @@ class TokenCutter:
             )
 
     def whole(self, query: Query) -> Cut:
-        """Cut a text that nothing is given for, into windows."""
+        """Cut a text without context into windows."""
         ids, _ = self._tokens(query.text)
         half = max(1, self.room // 2)
         spans = [*windows(len(ids), self.room, half, self.room)]
         return self._cut(query, ids, spans)
 
     def continuation(self, query: Query) -> Cut:
-        """Cut a text after its context, as much of which is given as there is room for.
+        """Cut a text after its context, whose beginning is cut off if necessary.
 
         A token across the border belongs to the continuation.
 
         Raises:
-            ValueError: If the continuation is longer than the network's places.
+            ValueError: If the continuation is too long for the network.
         """
         ids, ends = self._tokens(query.context + query.text)
         border = sum(end <= len(query.context) for end in ends) if query.context else 0
@@ -252,7 +250,7 @@ class TokenCutter:
         return replace(self._cut(query, ids, spans), lost=lost)
 
     def context(self, text: str, room: int) -> list[int]:
-        """Return the tokens of a context, the last ones if there are too many."""
+        """Tokens of a context, the last ones if there are too many."""
         ids, _ = self._tokens(text)
         return [*self.before, *ids[max(0, len(ids) - (self.room - room)) :]]
 
@@ -282,11 +280,10 @@ class TokenCutter:
         )
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Write tokens as a string."""
         return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _tokens(self, text: str) -> tuple[list[int], list[int]]:
-        """Return tokens, and where each ends in the text."""
+        """Tokens, and the end of each in the text."""
         if self.tokenizer.is_fast:
             cut = self.tokenizer(
                 text, add_special_tokens=False, return_offsets_mapping=True
@@ -298,9 +295,9 @@ class TokenCutter:
         return ids, list(self._ends(ids, len(text)))
 
     def _ends(self, ids: list[int], length: int) -> Iterator[int]:
-        """Return where tokens end, by decoding every prefix.
+        """Ends of tokens, by decoding every prefix.
 
-        A part of a character is spelled as a mark of its own, and ends where that does.
+        A part of a character ends with the character.
         """
         for n in range(1, len(ids)):
             spelled = self.decode(ids[:n])
@@ -312,11 +309,11 @@ class TokenCutter:
 def _frame(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the tokens that the tokenizer puts before and after every text."""
+    """Tokens that the tokenizer puts before and after every text."""
     plain = tokenizer.encode("a", add_special_tokens=False)
-    found = framed(tokenizer.encode("a", add_special_tokens=True), plain)
-    if found is None:
+    frame = framed(tokenizer.encode("a", add_special_tokens=True), plain)
+    if frame is None:
         raise ValueError(
             "the tokenizer changes a text where it puts its marks around it"
         )
-    return tuple(found[0]), tuple(found[1])
+    return tuple(frame[0]), tuple(frame[1])

@@ -1,10 +1,9 @@
 """Targets of masked diffusion, and passes of the network that they share.
 
-An estimator is a generator. It yields which of a target's tokens are masked, as many
-choices at a time as it likes, and is sent what the network predicts there. So it reads
-like its equation, and passes of many targets share batches: choices of masks that are
-the same are read once, and so are masked texts that targets have in common, as the
-options of a question have those of which all is masked.
+An estimator is a generator: it yields choices of masked tokens, several at a time,
+and is sent the network's predictions. So it reads like its equation, and many targets
+share batches. Equal choices of masks are read once, and so are masked texts that
+targets have in common, such as the fully masked options of a question.
 """
 
 from __future__ import annotations
@@ -31,54 +30,52 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TargetTokens:
-    """L tokens to be predicted among others that are given."""
+    """L tokens to be predicted among given ones."""
 
     before: tuple[int, ...]
     tokens: tuple[int, ...]
     after: tuple[int, ...] = ()
     first_read: int = 0
-    """Place from which on a network reads that has kept what it read before."""
+    """First position that is read by a network with a cache."""
 
     def __post_init__(self) -> None:
-        """Refuse a target of nothing."""
         if not self.tokens:
             raise ValueError("an empty target: there is no token to predict")
 
     def __len__(self) -> int:
-        """L."""
         return len(self.tokens)
 
     @property
     def num_places(self) -> int:
-        """Tokens that the network reads, those that it has kept among them."""
+        """Number of tokens that the network reads, cached ones included."""
         return len(self.before) + len(self.tokens) + len(self.after)
 
     @property
     def all_tokens(self) -> Tensor:
-        """Those given and those to be predicted, (T,)."""
+        """Given tokens and those to be predicted, (T,)."""
         return torch.tensor([*self.before, *self.tokens, *self.after])
 
     def placed(self, masked: Tensor) -> Tensor:
-        """Say of all T tokens which are masked and predicted, (n, L) -> (n, T)."""
+        """Masks over all T tokens, (n, L) -> (n, T)."""
         given = (len(self.before), len(self.after))
         return torch.nn.functional.pad(masked, given, value=False)
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a target is cut into blocks, which are written from the left.
+    """Division of a target into blocks, which are written from left to right.
 
-    A bidirectional network reads the later ones as masks, as where it writes; one whose
+    A bidirectional network reads later blocks as masks, as in generation; one whose
     attention is causal over blocks does not read them.
     """
 
     length: int | None
-    """Tokens of a block; None: all of the target is one."""
+    """Number of tokens of a block; None: the target is one block."""
     mask: int
     causal: bool = False
-    """Whether attention is causal over blocks: these are counted from the text's
-    beginning then, and the first one of a target has what is left of its context's
-    last; else from the target's."""
+    """Whether attention is causal over blocks. Blocks are then counted from the
+    beginning of the text, so the first one of a target completes its context's last;
+    otherwise they are counted from the beginning of the target."""
 
     def of(self, target: TargetTokens) -> list[TargetTokens]:
         """Cut a target.
@@ -102,37 +99,33 @@ class Blocks:
                 blocks.append(TargetTokens(before, tokens, (*later, *target.after)))
         return blocks
 
-    def spans(self, given: int, number: int) -> Iterator[tuple[int, int]]:
-        """Yield where each block of so many tokens after given ones begins and ends."""
-        size = self.length or number
+    def spans(self, given: int, length: int) -> Iterator[tuple[int, int]]:
+        """Begin and end of each block of the tokens after given ones."""
+        size = self.length or length
         begun = given % size if self.causal else 0
-        return pairwise([0, *range(size - begun, number, size), number])
+        return pairwise([0, *range(size - begun, length, size), length])
 
     def first_read(self, place: int) -> int:
-        """Return from where on a network reads to predict the block with a place."""
+        """First position that a network reads to predict the block with a position."""
         return place - place % self.length if self.causal and self.length else 0
 
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """Result of an estimator."""
-
     value: T
     passes: int
-    """Masked texts that the network read for it."""
+    """Number of masked texts that the network read for it."""
 
 
 @dataclass
 class _Job(Generic[T]):
-    """A target whose estimator waits for an answer."""
-
-    number: int
+    index: int
     target: TargetTokens
     requests: Requests[T]
     masked: Tensor
     """Distinct choices of masks."""
     row: Tensor
-    """Index among ``masked`` of each choice that was asked for."""
+    """Index among ``masked`` of each requested choice."""
     passes: int = 0
 
 
@@ -141,30 +134,28 @@ def answer_all(
     unmasking: Unmasking,
     jobs: Sequence[tuple[TargetTokens, Requests[T]]],
 ) -> Iterator[tuple[int, Found[T]]]:
-    """Run the network's passes that estimators request, until each has ended.
+    """Run the network's passes that estimators request, until all have ended.
 
     Args:
-        denoiser: What predicts.
-        unmasking: Rule whose certainties, and chances to be beaten, are asked for.
+        denoiser: The network.
+        unmasking: Rule of certainties and of ``log_beaten``.
         jobs: Targets with their estimators.
 
     Returns:
-        Places among ``jobs`` with what was found, as they end.
+        Indices into ``jobs`` with their results, in the order of completion.
     """
 
-    def shape(number: int) -> tuple[int, int]:
-        target = jobs[number][0]
+    def shape(index: int) -> tuple[int, int]:
+        target = jobs[index][0]
         return target.num_places, target.first_read
 
-    for (places, _), numbers in groupby(sorted(range(len(jobs)), key=shape), key=shape):
+    for (places, _), indices in groupby(sorted(range(len(jobs)), key=shape), key=shape):
         active: list[_Job[T]] = []
         while True:
             room = denoiser.size(places) - len(active)
-            for number in islice(numbers, room):
-                target, requests = jobs[number]
-                active.append(
-                    _Job(number, target, requests, *_distinct(next(requests)))
-                )
+            for index in islice(indices, room):
+                target, requests = jobs[index]
+                active.append(_Job(index, target, requests, *_distinct(next(requests))))
             if not active:
                 break
             going = []
@@ -174,7 +165,7 @@ def answer_all(
                 try:
                     asked = job.requests.send(predicted.of(job.row))
                 except StopIteration as end:
-                    yield job.number, Found(end.value, job.passes)
+                    yield job.index, Found(end.value, job.passes)
                 else:
                     job.masked, job.row = _distinct(asked)
                     going.append(job)
@@ -182,7 +173,6 @@ def answer_all(
 
 
 def _distinct(masked: Tensor) -> tuple[Tensor, Tensor]:
-    """Return distinct rows, and which of them each row is."""
     rows, row = torch.unique(masked, dim=0, return_inverse=True)
     return rows, row
 
@@ -198,13 +188,13 @@ def _predict(
     masked = torch.cat([job.target.placed(job.masked) for job in jobs])
     tokens = truth.masked_fill(masked, denoiser.mask)
     first_read = jobs[0].target.first_read
-    # Distinct inputs: texts that differ in tokens, masks or places to predict.
+    # Distinct inputs: texts that differ in tokens, masks or positions to predict.
     both, reads = _distinct(torch.cat([tokens, masked.long()], 1))
-    shown, asked = both[:, : tokens.shape[1]], both[:, tokens.shape[1] :].bool()
+    shown, hidden_in = both[:, : tokens.shape[1]], both[:, tokens.shape[1] :].bool()
     who = reads.argsort(stable=True)
     owners = torch.cat([torch.tensor([0]), reads.bincount().cumsum(0)])
     longest = max(len(job.target) for job in jobs)
-    found = (
+    tables = (
         torch.zeros(truth.shape, dtype=torch.float64),
         torch.zeros_like(masked),
         torch.zeros(truth.shape, dtype=torch.float64),
@@ -215,13 +205,13 @@ def _predict(
     )
 
     def read(part: slice) -> None:
-        where = asked[part]
+        where = hidden_in[part]
         rows = denoiser.log_probs(shown[part], where, first_read)
-        # Rows of a text stand together; a text may be several targets'.
+        # Rows of a text are adjacent; several targets may share a text.
         texts = who[owners[part.start] : owners[part.stop]]
         each = reads[texts] - part.start
-        number = where.sum(1)
-        begins, hidden = (number.cumsum(0) - number)[each], number[each]
+        counts = where.sum(1)
+        begins, hidden = (counts.cumsum(0) - counts)[each], counts[each]
         at, _ = expand_ranges(begins, begins + hidden)
         at = at.to(rows.device)
         wanted = truth[texts][masked[texts]].to(rows.device)
@@ -229,7 +219,7 @@ def _predict(
         best, sure = rows.argmax(-1), unmasking.certainty(rows)
         places = masked[texts]
         for table, values in zip(
-            found, (log_p, best[at] == wanted, sure[at]), strict=True
+            tables, (log_p, best[at] == wanted, sure[at]), strict=True
         ):
             part_of = table[texts]
             part_of[places] = values.cpu().to(table.dtype)
@@ -255,19 +245,19 @@ def _predict(
         own = beaten[texts]
         if unmasking.draws:
             own = _spread(own, job.masked)
-        log_p, best, sure = (each[texts][:, columns] for each in found)
+        log_p, best, sure = (each[texts][:, columns] for each in tables)
         yield Predicted(log_p, best, sure, own)
         first = texts.stop
 
 
 def _spread(table: Tensor, masked: Tensor) -> Tensor:
-    """Put numbers of hidden places at these, (n, h, h + 1) -> (n, L, L + 1)."""
+    """Scatter values of hidden positions, (n, h, h + 1) -> (n, L, L + 1)."""
     length = masked.shape[1]
     rank = (masked.cumsum(1) - 1).clamp(min=0)
     column = torch.cat([rank, masked.sum(1, keepdim=True)], 1)
     rows = table.gather(1, rank[..., None].expand(-1, -1, table.shape[2]))
-    found = rows.gather(2, column[:, None].expand(-1, length, -1))
-    return found.masked_fill(~masked[..., None], 0.0)
+    values = rows.gather(2, column[:, None].expand(-1, length, -1))
+    return values.masked_fill(~masked[..., None], 0.0)
 
 
 def _throw(job: _Job[T], err: ValueError) -> ValueError:

@@ -43,18 +43,19 @@ T = TypeVar("T")
 
 
 Certainty: TypeAlias = Callable[[Tensor], Tensor]
-"""Log-probabilities of V tokens at M places, (M, V) -> how sure each is, (M,)."""
+"""Function from log-probabilities of V tokens at M positions, (M, V), to certainties,
+(M,)."""
 ANY_ORDER, LOW_CONFIDENCE = "any_order", "low_confidence"
 _AT_ONCE = 1 << 22
-"""Numbers of one array of transitions."""
+"""Largest size of one array of transitions."""
 _THRESHOLDS = ("confidence", LOW_CONFIDENCE)
-"""Rules that a threshold on probabilities means something to."""
+"""Rules with probabilities to compare with a threshold."""
 
 
 class Predicted(NamedTuple):
     """Predictions of a target's tokens under n choices of masks, (n, L) each.
 
-    Only what is said of masked tokens means something; the rest is zero.
+    Entries of unmasked tokens are zero.
     """
 
     log_p: Tensor
@@ -62,38 +63,35 @@ class Predicted(NamedTuple):
     is_best: Tensor
     """Whether that token is the most probable one."""
     certainty: Tensor
-    """How sure the prediction is, by the rule of an order; it never sees the target."""
+    """Certainty of the prediction by the rule, independent of the target."""
     log_beaten: Tensor
-    """How likely what is drawn at j is less probable than the target's token at i,
-    (n, L, L + 1), see ``log_beaten``; (n, 0, 0) where no rule asks."""
+    """Log-probability that the draw at j is less probable than the target's token at i,
+    (n, L, L + 1), see ``log_beaten``; (n, 0, 0) if no rule needs it."""
 
     def of(self, rows: Tensor) -> Predicted:
-        """Return the predictions under some of the choices."""
         return Predicted(*(table[rows] for table in self))
 
 
 Requests: TypeAlias = Generator[Tensor, Predicted, T]
-"""Yields masks, (n, L) true where a token is masked; returns what it has found."""
+"""Generator that yields masks, (n, L) true where a token is masked, and returns its
+result."""
 
 
 def confidence(rows: Tensor) -> Tensor:
-    """The largest log-probability."""
     return rows.amax(-1)
 
 
 def negative_entropy(rows: Tensor) -> Tensor:
-    """The negative entropy, nats."""
     return (rows.exp() * rows.masked_fill(rows == -torch.inf, 0.0)).sum(-1)
 
 
 def margin(rows: Tensor) -> Tensor:
-    """The two largest probabilities' difference."""
     first, second = rows.exp().topk(2, dim=-1).values.unbind(-1)
     return first - second
 
 
 def left_to_right(rows: Tensor) -> Tensor:
-    """The earlier the surer; predictions come in the order of their places."""
+    """Certainty that falls from left to right."""
     return -torch.arange(len(rows), device=rows.device)
 
 
@@ -103,21 +101,21 @@ RULES: dict[str, Certainty] = {
     "margin": margin,
     "left_to_right": left_to_right,
 }
-"""Rules by which places follow from what is revealed, by name."""
+"""Rules whose choices follow from revealed tokens, by name."""
 NAMES = (ANY_ORDER, *RULES, LOW_CONFIDENCE)
 
 
 @dataclass(frozen=True)
 class Unmasking:
-    """A rule, and how much a step reveals.
+    """A rule, and the number of tokens of a step.
 
     Attributes:
         rule: One of ``NAMES``.
-        tokens_per_step: k; the last step of a block reveals what is left.
-        threshold: Probability above which places are revealed as well; None is none.
+        tokens_per_step: k; the last step of a block reveals the rest.
+        threshold: Probability above which positions are revealed as well; None is none.
 
     Raises:
-        ValueError: If the rule has no probabilities to hold against a threshold.
+        ValueError: If the rule has no probabilities to compare with a threshold.
     """
 
     rule: str = ANY_ORDER
@@ -125,7 +123,6 @@ class Unmasking:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a threshold that means nothing."""
         if self.threshold is not None and self.rule not in _THRESHOLDS:
             raise ValueError(
                 f"threshold={self.threshold:g}: unmasking={self.rule} does not go by "
@@ -134,39 +131,38 @@ class Unmasking:
 
     @property
     def follows(self) -> bool:
-        """Whether revealed tokens determine the next places: there is one path."""
+        """Whether revealed tokens determine the next positions: there is one path."""
         return self.rule in RULES
 
     @property
     def is_plain(self) -> bool:
-        """Whether every order of single tokens is as likely as any other."""
+        """Whether all orders of single tokens are equally likely."""
         return self.rule == ANY_ORDER and self.tokens_per_step == 1
 
     @property
     def draws(self) -> bool:
-        """Whether places depend on tokens that are drawn."""
+        """Whether positions depend on drawn tokens."""
         return self.rule == LOW_CONFIDENCE
 
     @property
     def certainty(self) -> Certainty:
-        """Measure of certainty: for ``low_confidence`` that of ``confidence``."""
+        """Measure of certainty; that of ``confidence`` for ``low_confidence``."""
         return RULES.get(self.rule, confidence)
 
     def __str__(self) -> str:
-        """Say it in a record."""
-        number = self.tokens_per_step
-        step = "one token a step" if number == 1 else f"{number} tokens a step"
+        k = self.tokens_per_step
+        step = "one token a step" if k == 1 else f"{k} tokens a step"
         if self.threshold is not None:
             step += f", or all above a probability of {self.threshold:g}"
         return f"{self.rule}, {step}"
 
     def surest(self, certainty: Tensor, masked: Tensor) -> Tensor:
-        """Return the surest places, which a step reveals, (n, L).
+        """Most certain positions, which a step reveals, (n, L).
 
         Args:
-            certainty: How sure each place is, (n, L); a log-probability where a
-                threshold is held against it.
-            masked: Which are hidden, (n, L).
+            certainty: Certainty of each position, (n, L); a log-probability with a
+                threshold.
+            masked: Mask of hidden positions, (n, L).
         """
         sure = certainty.masked_fill(~masked, -torch.inf)
         order = sure.argsort(dim=-1, descending=True, stable=True)
@@ -176,45 +172,45 @@ class Unmasking:
         return chosen & masked
 
     def sizes(self, hidden: int) -> range:
-        """Return how many of so many hidden places a step can reveal."""
+        """Numbers of positions that a step can reveal."""
         least = min(self.tokens_per_step, hidden)
         return range(least, (least if self.threshold is None else hidden) + 1)
 
     def number_of_choices(self, length: int) -> int:
-        """Count the sets that some step of a block of L places can reveal."""
+        """Number of sets that some step of a block of L positions can reveal."""
         sizes = {n for hidden in range(1, length + 1) for n in self.sizes(hidden)}
         return sum(math.comb(length, size) for size in sizes)
 
     def choices(self, length: int) -> Tensor:
-        """List them, (C, L) true where a place is in."""
+        """Those sets, (C, L)."""
         sizes = {n for hidden in range(1, length + 1) for n in self.sizes(hidden)}
         return torch.cat([subsets(length, size) for size in sorted(sizes)])
 
     def log_transitions(
         self, predicted: Predicted, masked: Tensor, choices: Tensor
     ) -> Tensor:
-        """Return log pi of revealing each of C sets, with the target's tokens.
+        """Log pi of revealing each of C sets, with the target's tokens.
 
         Args:
-            predicted: What is predicted under n choices of masks.
-            masked: Those, (n, L).
-            choices: Sets of places, (C, L).
+            predicted: Predictions under n choices of masks.
+            masked: Masks, (n, L).
+            choices: Sets of positions, (C, L).
 
         Returns:
-            Nats, (n, C); ``-inf`` where a step cannot reveal the set.
+            Nats, (n, C); ``-inf`` if a step cannot reveal the set.
         """
         part = max(1, _AT_ONCE // masked.numel())
-        found = [
-            self._log_transitions(predicted, masked, some)
-            for some in choices.split(part)
+        parts = [
+            self._log_transitions(predicted, masked, sets)
+            for sets in choices.split(part)
         ]
-        return torch.cat(found, dim=1)
+        return torch.cat(parts, dim=1)
 
     def _log_transitions(
         self, predicted: Predicted, masked: Tensor, choices: Tensor
     ) -> Tensor:
         hidden = masked.sum(-1, keepdim=True)
-        number = choices.sum(-1)
+        size = choices.sum(-1)
         least = hidden.clamp(max=self.tokens_per_step)
         possible = (masked[:, None] | ~choices).all(-1)
         log_p = predicted.log_p[:, None].expand(-1, len(choices), -1)
@@ -223,54 +219,54 @@ class Unmasking:
             pairs = zip(hidden[:, 0].tolist(), least[:, 0].tolist(), strict=True)
             ways = torch.tensor([math.comb(*pair) for pair in pairs], dtype=own.dtype)
             log_p = own - ways[:, None].log()
-            return log_p.masked_fill(~possible | (number != least), -torch.inf)
-        # Of equal probabilities the earlier place is kept: the last is the weakest.
+            return log_p.masked_fill(~possible | (size != least), -torch.inf)
+        # Ties keep the earlier position: the last is the weakest.
         backwards = log_p.masked_fill(~choices, torch.inf).flip(-1)
         least_sure, behind = backwards.min(-1)
         weakest = choices.shape[1] - 1 - behind
         thrown = masked[:, None] & ~choices  # (n, C, L)
-        # What is drawn at j, and if the weakest of A beats it: (n, C, L).
+        # Log-probability that the weakest of A beats the draw at j, (n, C, L).
         index = weakest[:, None].expand(-1, choices.shape[1], -1)
         beaten = predicted.log_beaten.gather(-1, index).mT
         log_kept = beaten.masked_fill(~thrown, 0.0).sum(-1)
-        log_kept = log_kept.masked_fill(number != least, -torch.inf)
+        log_kept = log_kept.masked_fill(size != least, -torch.inf)
         if self.threshold is not None:
             above = least_sure > math.log(self.threshold)
             below = predicted.log_beaten[..., -1][:, None]
             log_all = below.masked_fill(~thrown, 0.0).sum(-1)
-            log_all = log_all.masked_fill(number < least, -torch.inf)
+            log_all = log_all.masked_fill(size < least, -torch.inf)
             log_kept = torch.where(above, log_all, log_kept)
         return (own + log_kept).masked_fill(~possible, -torch.inf)
 
 
 def log_beaten(rows: Tensor, wanted: Tensor, threshold: float | None) -> Tensor:
-    """Return log P(a draw is less probable than a target's token).
+    """Log-probability that a draw is less probable than a target's token.
 
     Args:
-        rows: Log-probabilities at the h hidden places of one text, (h, V).
-        wanted: Those of the target's tokens, (h,).
+        rows: Log-probabilities at the h hidden positions of one text, (h, V).
+        wanted: Log-probabilities of the target's tokens, (h,).
         threshold: A probability; None is 1.
 
     Returns:
-        Nats, (h, h + 1): row j, column i is of what is drawn at j and the token at i,
-        the earlier place winning ties; the last column is of the threshold.
+        Nats, (h, h + 1): row j, column i compares the draw at j with the token at i,
+        the earlier position winning ties; the last column compares with the threshold.
     """
     values = rows.sort(-1).values
     mass = torch.nn.functional.pad(widened(values).exp().cumsum(-1), (1, 0))
-    number = len(rows)
+    hidden = len(rows)
     limits = torch.cat([wanted, wanted.new_full((1,), math.log(threshold or 1.0))])
-    limits = limits.expand(number, -1).contiguous()
+    limits = limits.expand(hidden, -1).contiguous()
     less = torch.searchsorted(values, limits)
     not_more = torch.searchsorted(values, limits, right=True)
-    place = torch.arange(number, device=rows.device)
-    later = torch.ones(number, number + 1, dtype=torch.bool, device=rows.device)
-    later[:, :-1] = place[:, None] > place
-    found = mass.gather(-1, torch.where(later, not_more, less))
-    return (found / mass[:, -1:]).log()
+    position = torch.arange(hidden, device=rows.device)
+    later = torch.ones(hidden, hidden + 1, dtype=torch.bool, device=rows.device)
+    later[:, :-1] = position[:, None] > position
+    beaten = mass.gather(-1, torch.where(later, not_more, less))
+    return (beaten / mass[:, -1:]).log()
 
 
 def subsets(length: int, size: int) -> Tensor:
-    """List the subsets of a size, (n, L) true where a place is in."""
+    """Subsets of a size, (n, L)."""
     chosen = torch.tensor(list(combinations(range(length), size)), dtype=torch.long)
-    found = torch.zeros(len(chosen), length, dtype=torch.bool)
-    return found.scatter_(1, chosen, True) if size else found
+    sets = torch.zeros(len(chosen), length, dtype=torch.bool)
+    return sets.scatter_(1, chosen, True) if size else sets

@@ -214,7 +214,6 @@ def test_what_takes_too_many_passes_is_estimated(model):
         ({"threshold": 0.9}, "threshold=0.9: unmasking=any_order does not go by"),
         ({"threshold": 1}, "threshold=1: expected a number between 0 and 1"),
         ({"estimator": "elbo", "tokens_per_step": 2}, "elbo bounds orders of single"),
-        ({"proposal": "adapted", "unmasking": "low_confidence"}, "adapted draws order"),
         ({"convention": "llada", "block_length": 4}, "one program's loop over whole"),
         ({"convention": "llada", "num_samples": 40}, "no whole number of its batches"),
     ],

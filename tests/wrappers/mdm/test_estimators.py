@@ -84,33 +84,15 @@ def test_the_bound_is_estimated_without_bias(reader, six, num_samples):
     assert abs(math.log(ratio)) < 5 * math.sqrt(2 / freedom + 2 / (7 * len(values)))
 
 
-def weighed(truth, order, adapted):
-    """log w and q of an order, by the definition of the proposal."""
-    log_q, revealed = 0.0, frozenset()
-    for place in order:
-        hidden = [i for i in range(len(order)) if i not in revealed]
-        rows = truth.rows(revealed)
-        log_p = torch.stack([rows[i, truth.target.tokens[i]] for i in hidden])
-        score = log_p if adapted else torch.zeros_like(log_p)
-        log_q += float(score.log_softmax(0)[hidden.index(place)])
-        revealed |= {place}
-    number = math.factorial(len(order))
-    return truth.log_p(order) - math.log(number) - log_q, math.exp(log_q)
-
-
-@pytest.mark.parametrize("adapted", [False, True])
-def test_orders_are_drawn_and_weighed_as_defined(reader, four, adapted):
-    """Every weight that is drawn is one of the 24, as often as its order's q says."""
+def test_orders_are_drawn_uniformly_and_weighed_by_their_p(reader, four):
+    """Every weight that is drawn is p(x | order) of one of the 24 orders."""
     truth, trials = tiny.Truth(reader, FOUR), 4000
-    listed = [weighed(truth, o, adapted) for o in permutations(range(4))]
-    total = math.fsum(q * math.exp(log_w) for log_w, q in listed)
-    assert math.log(total) == pytest.approx(log_mean(four), abs=1e-10)
-    asking = orders.log_weights(4, trials, Streams([12345], trials), adapted=adapted)
+    asking = orders.log_weights(4, trials, Streams([12345], trials))
     drawn = tiny.ask(reader, FOUR, asking).value
     seen = Counter(round(float(log_w), 8) for log_w in drawn)
     expected = Counter()
-    for log_w, q in listed:
-        expected[round(log_w, 8)] += trials * q
+    for order in permutations(range(4)):
+        expected[round(truth.log_p(order), 8)] += trials / 24
     assert p_value(seen, expected) > 1e-4
 
 
@@ -129,7 +111,6 @@ def test_certificates_hold_as_often_as_they_say(reader, four):
 
 PROCESSES = [
     {"unmasking": "any_order"},
-    {"unmasking": "any_order", "proposal": "adapted"},
     {"unmasking": "low_confidence"},
     {"unmasking": "low_confidence", "tokens_per_step": 3},
 ]
@@ -145,11 +126,10 @@ def test_draws_decide_nothing_between_a_peaked_network_and_itself(process):
     words = [*permutations(tiny.WORDS[:6])][::60]
     texts = asking.queries(*map(" ".join, words))
     how = {**process, "estimator": "is", "num_samples": 8}
-    summed = {k: v for k, v in process.items() if k != "proposal"}
     missed = 0
     for number in range(8):
         peaked = tiny.peaked(number)
-        exact = tiny.scorer_of(peaked, estimator="exact", **summed).score_texts(texts)
+        exact = tiny.scorer_of(peaked, estimator="exact", **process).score_texts(texts)
         truth = {answer.index: answer.estimate.log_evidence for answer in exact}
         sides = {}
         for seed in range(2):
@@ -182,8 +162,7 @@ ESTIMATORS = [
     {"unmasking": "low_confidence"},
     {"unmasking": "low_confidence", "estimator": "is", "num_samples": 8},
     {"block_length": 2},
-    {"estimator": "is", "num_samples": 8, "proposal": "uniform"},
-    {"estimator": "is", "num_samples": 8, "proposal": "adapted"},
+    {"estimator": "is", "num_samples": 8},
 ]
 
 
@@ -201,15 +180,14 @@ def rules_out():
     return scores
 
 
-@pytest.mark.parametrize("adapted", [False, True])
-def test_impossible_orders_are_draws_of_weight_zero(rules_out, adapted):
+def test_impossible_orders_are_draws_of_weight_zero(rules_out):
     reader = tiny.denoiser(rules_out)
     listed = tiny.Truth(reader, SAID).all_orders()
     assert int(listed.isneginf().sum()) == 12, "premise: half of the orders"
     truth = float(listed.logsumexp(0)) - math.log(24)
     found = tiny.ask(reader, SAID, orders.log_p_exact(4)).value
     assert found == pytest.approx(truth, abs=1e-10)
-    asking = orders.log_weights(4, 4000, Streams([12345], 4000), adapted=adapted)
+    asking = orders.log_weights(4, 4000, Streams([12345], 4000))
     log_w = tiny.ask(reader, SAID, asking).value
     assert bool(log_w.isneginf().any()), "premise: impossible ones are drawn"
     weights_are_of(truth, log_w, 0.06)
