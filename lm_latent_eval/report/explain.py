@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.choices import ROUNDING
@@ -19,7 +16,14 @@ from lm_latent_eval.registry import ESTIMATORS
 from lm_latent_eval.report.numbers import NO_WEIGHTS, numbers
 from lm_latent_eval.report.results import newest, read_records
 from lm_latent_eval.report.runs import is_of_others, read_together
-from lm_latent_eval.report.tables import error, frame, one_line, rendered, shown
+from lm_latent_eval.report.tables import (
+    error,
+    frame,
+    one_line,
+    rendered,
+    shown,
+    with_error,
+)
 from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import NAMED
 from lm_latent_eval.scoring.files import is_there
@@ -103,7 +107,7 @@ UNKNOWN_WORDS = {
     LEFT_OUT: "Unknown words are left out, and white space: perplexities are of known "
     "words and compare only within one vocabulary.",
 }
-"""What is said of unknown words, by policy; of topic models, by what tokens are."""
+"""Explanation of unknown words, by policy; of topic models, by what tokens are."""
 
 ROUNDED = {"torch.float16": "up to 0.01", "torch.bfloat16": "0.02 to 0.3"}
 """Nats by which 16 bits moved a text, root mean squares (docs/errors.md, Rounding)."""
@@ -111,7 +115,7 @@ ROUNDED = {"torch.float16": "up to 0.01", "torch.bfloat16": "0.02 to 0.3"}
 HISTORIES = "histories_per_request"
 """Entry of results: least and most histories that a text was given."""
 
-UNSAID = {
+DEFAULTS = {
     "num_samples": 1,
     "proposal": None,
     "temperature": 1.0,
@@ -122,14 +126,21 @@ UNSAID = {
     "mass": None,
 }
 """Facts that a model with its own way of scoring may lack."""
+ENDINGS = {
+    "natural": "p(answer | question) totals less than 1: a thought that is not closed "
+    "answers nothing.",
+    "forced": "Those that did not close were closed by force: p is another model than "
+    "the one that closes its own thoughts.",
+}
+"""Explanation of the option ``close`` of chains of thought."""
 
 
 def explain(results: Path) -> str:
-    """Explain the newest results below a folder, or what is in a file.
+    """Explain the newest results below a folder, or those in a file.
 
     Raises:
         FileNotFoundError: If there are none.
-        ValueError: If what is there is something else.
+        ValueError: If the file or folder holds something else.
     """
     if not is_there(results):
         raise FileNotFoundError(f"{results} does not exist")
@@ -143,7 +154,13 @@ def explain(results: Path) -> str:
         content = parse(read_text(file), infinities=True)
         try:
             if not is_of_others(content):
-                return _explained(content, read_records(file, content))
+                config, runs = content["config"], read_records(file, content)
+                tasks = content["results"].items()
+                values = {
+                    task: printed | (_values(runs[task]) if task in runs else {})
+                    for task, printed in tasks
+                }
+                return _explained(config, config.get("latent_eval"), values, runs)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
             raise ValueError(
                 f"{file} holds no results of lm_eval ({err!r}): run it again with "
@@ -159,26 +176,22 @@ def explain(results: Path) -> str:
 
 
 def _of_run(run: Run) -> str:
-    settings = run.settings
+    settings, values = run.settings, {run.task: _values(run)}
     if not run.answers:  # of another program
-        config = {"model": settings["model"]}
-        return _explained({"config": config, "results": {run.task: _values(run)}}, {})
+        return _explained({"model": settings["model"]}, None, values, {})
     ours = {**settings, "vocabulary": f"Vocabulary {settings['vocabulary']}"}
-    if lacking := settings.get(WITHOUT_NUMBER):
+    lacking = settings.get(WITHOUT_NUMBER)
+    if lacking:
         ours[WITHOUT_NUMBER] = {run.task: lacking}
     held = [answer.estimate.num_samples for answer in run.answers]
     ours[HISTORIES] = [min(held), max(held)]
-    bounds = Counter(str(answer.estimate.bound) for answer in run.answers)
-    ours["bound_of_log_likelihood"] = dict(bounds)
-    config = {
-        "model": settings["model"],
-        "checkpoint_digest": settings["checkpoint"],
-        "latent_eval": ours,
-    }
-    said = _explained({"config": config, "results": {run.task: _values(run)}}, {})
-    if run.finished or settings.get(WITHOUT_NUMBER):
-        return said
-    return f"Not finished: numbers are of {len(run.answers):,} answers.\n\n{said}"
+    bounds = {str(answer.estimate.bound) for answer in run.answers}
+    ours["bound_of_log_likelihood"] = bounds
+    config = {"model": settings["model"], "checkpoint_digest": settings["checkpoint"]}
+    text = _explained(config, ours, values, {})
+    if run.finished or lacking:
+        return text
+    return f"Not finished: numbers are of {len(run.answers):,} answers.\n\n{text}"
 
 
 def _values(run: Run) -> dict[str, Any]:
@@ -191,39 +204,42 @@ def _values(run: Run) -> dict[str, Any]:
     return values
 
 
-def _explained(content: dict[str, Any], runs: Mapping[str, Run]) -> str:
+def _explained(
+    config: dict[str, Any],
+    facts: dict[str, Any] | None,
+    tasks: Mapping[str, dict[str, Any]],
+    runs: Mapping[str, Run],
+) -> str:
     """Explain results of lm-eval.
 
     Args:
-        content: The results.
-        runs: Task -> its run, where there is a record: its numbers share what ties, and
-            know errors and bounds that a task of lm-eval does not print.
+        config: Its configuration.
+        facts: Facts about a model of ours; None of others.
+        tasks: Task -> its numbers. Those of a record share ties, and know errors and
+            bounds that a task of lm-eval does not print.
+        runs: Task -> its run, where there is a record.
     """
-    config = content["config"]
-    ours = config.get("latent_eval")
-    ours = {} if ours is None else _with_facts(UNSAID | ours)
-    sections = [_how(config, ours)]
-    for task, printed in content["results"].items():
-        run = runs.get(task)
-        values = printed if run is None else {**printed, **_values(run)}
-        advised = advice(values, ours, str(config.get("model")))
-        lines = [_wrapped(line, indent="  ") for line in advised]
-        parts = ours.get("mixture", {}).get(task)
-        for said in components(parts) if parts else ():
-            table = "\n" in said
-            lines.append(textwrap.indent(said, "  ") if table else _wrapped(said, "  "))
-        bound = _bound(ours, run)
-        sections.append("\n".join([one_line(task), _task(values, bound), *lines]))
+    if facts is None:
+        ours = {}
+        paragraphs = [
+            f"{config.get('model')} is not one of our models; its numbers are its own. "
+            "Tokens are its own, too: only rates per word and byte compare with those "
+            "of other models."
+        ]
+    else:
+        ours = _with_estimator(DEFAULTS | facts)
+        paragraphs = [*_how(config, ours)]
+    sections = ["\n".join(map(_wrapped, paragraphs))]
+    for task, values in tasks.items():
+        lines = [*_task(values, _bound(ours, runs.get(task)))]
+        lines += advice(values, ours, str(config.get("model")))
+        if shares := ours.get("mixture", {}).get(task):
+            lines += components(shares)
+        sections.append("\n".join([one_line(task), *map(_indented, lines)]))
     return "\n\n".join(sections)
 
 
-def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
-    if not ours:
-        name = config.get("model")
-        return _wrapped(
-            f"{name} is not one of our models; its numbers are its own. Tokens are its "
-            "own, too: only rates per word and byte compare with those of other models."
-        )
+def _how(config: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
     held = ours.get(HISTORIES, ours.get("samples_per_request", [ours["num_samples"]]))
     histories = f"{held[0]:,}"
     if min(held) < max(held):
@@ -236,68 +252,52 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> str:
             f". Of random numbers the option seed ({ours['seed']}) alone moves them: "
             "lm_eval's --seed does not"
         )
+    yield f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}."
     policy = LEFT_OUT if ours.get("tokens_are") == LEFT_OUT else ours["unk"]
-    lines = [
-        f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}.",
-        f"{ours['vocabulary']}. {UNKNOWN_WORDS.get(policy, '')}",
-    ]
-    precision = ours.get("computed_in") or ours.get("dtype")
-    if nats := ROUNDED.get(str(precision)):
-        lines.append(
-            f"The network computed in {str(precision).removeprefix('torch.')}: by such "
+    yield f"{ours['vocabulary']}. {UNKNOWN_WORDS.get(policy, '')}"
+    precision = str(ours.get("computed_in") or ours.get("dtype"))
+    if nats := ROUNDED.get(precision):
+        yield (
+            f"The network computed in {precision.removeprefix('torch.')}: by such "
             f"rounding texts moved by {nats} nats where that was measured, and other "
             "batches round otherwise. No bound or error here includes it."
         )
     if lacking := ours.get(WITHOUT_NUMBER):
-        names = [name for some in lacking.values() for name in some]
-        lines.append(
+        names = [name for of_task in lacking.values() for name in of_task]
+        yield (
             f"No number of {', '.join(names[:NAMED])}{', ...' * (len(names) > NAMED)}: "
             "nothing that was found or drawn is possible there. Draw more samples, or "
             "from a proposal that covers the model's latents; what is printed is of "
             "the other texts alone."
         )
     if tied := ours.get("questions_tied"):
-        lines.append(
+        yield (
             f"Of {ours['questions']} questions {tied} are ties: their best options "
             f"differ by rounding alone ({ROUNDING:.1g} nats a token or less), and "
             "which one lm_eval counts says nothing of the model. Records share them: "
             "`lm-latent-eval recompute` prints that accuracy."
         )
     if ours["scored_as"] == "sentences":
-        lines.append(
+        yield (
             "A document is scored as the product of its sentences. How many it has is "
             "not modelled, so its rates leave that out."
         )
     if ours["mass"] == "no distribution over lengths":
-        lines.append(
+        yield (
             "The model has no sentence ends, so it is no distribution over lengths: "
             "only texts of as many words compare."
         )
     if "thoughts" in ours:
-        lines.append(_how_thought(ours))
+        yield _how_thought(ours, ours["thoughts"])
     elif ours["mass"] == "sub-normalised":
-        lines.append(
+        yield (
             "The model is sub-normalised: it wastes probability on latents that cannot "
             "happen, so its likelihoods are lower bounds of the renormalised model's."
         )
-    return "\n".join(_wrapped(line) for line in lines)
 
 
-ENDINGS = {
-    "natural": "p(answer | question) totals less than 1: a thought that is not closed "
-    "answers nothing.",
-    "forced": "Those that did not close were closed by force: p is another model than "
-    "the one that closes its own thoughts.",
-}
-
-
-def _how_thought(ours: dict[str, Any]) -> str:
-    """Describe how a run's thoughts were drawn.
-
-    Args:
-        ours: What is under ``latent_eval``, ``thoughts`` among it.
-    """
-    thoughts = ours["thoughts"]
+def _how_thought(ours: dict[str, Any], thoughts: dict[str, Any]) -> str:
+    """Describe how a run's thoughts were drawn."""
     shares = ", ".join(
         f"{thoughts.get(f'share_{ending}', 0):.1%} {ending}" for ending in Ending
     )
@@ -307,10 +307,10 @@ def _how_thought(ours: dict[str, Any]) -> str:
     )
     decided = thoughts.get("questions_decided", 0)
     undecided = thoughts.get("questions_undecided", 0)
-    if number := decided + undecided:
+    if total := decided + undecided:
         words += (
             f" The most probable answer is certain (95 %, each by itself) of "
-            f"{decided:,} of {number:,} questions; {undecided:,} are undecided."
+            f"{decided:,} of {total:,} questions; {undecided:,} are undecided."
         )
     if together := thoughts.get("questions_decided_together"):
         words += (
@@ -329,7 +329,7 @@ def _how_thought(ours: dict[str, Any]) -> str:
     return words
 
 
-def _with_facts(ours: dict[str, Any]) -> dict[str, Any]:
+def _with_estimator(ours: dict[str, Any]) -> dict[str, Any]:
     """Add the facts of our estimators that results lack.
 
     Others are not asked: a file may name any code.
@@ -339,63 +339,59 @@ def _with_facts(ours: dict[str, Any]) -> dict[str, Any]:
         return ours
     if name not in ("auto", *ESTIMATORS.ours):
         return ours | {"how": f"estimator {name}"}
-    does = estimator_class(name)
-    return ours | {"how": does.how.format_map(ours), "checks": does.checks}
+    estimator = estimator_class(name)
+    return ours | {"how": estimator.how.format_map(ours), "checks": estimator.checks}
 
 
 def _bound(ours: dict[str, Any], run: Run | None) -> Bound:
-    """Return how log p-hat of a run's whole texts bounds log p."""
+    """Return the weakest bound of a run's whole texts."""
     if run is not None and run.is_of_texts:
         return Bound.weakest(map(Bound, run.units["bound"].unique()))
     counted = {Bound(name) for name in ours.get("bound_of_log_likelihood", ())}
     return Bound.weakest(counted - {Bound.NONE} or counted or {Bound.EXACT})
 
 
-def _task(values: dict[str, Any], bound: Bound) -> str:
+def _task(values: dict[str, Any], bound: Bound) -> list[str]:
+    """Explain the numbers of a task; if none is ours, print its own scores."""
     if bound in CERTIFIED and values.get("certified_token_perplexity,none") == UNKNOWN:
         bound = Bound.NONE  # of a text, at least
     drawn = bound not in (Bound.EXACT, Bound.STRICT_LOWER)
-    meanings = MEANING if drawn else MEANING | NOT_DRAWN
     lines = []
-    for name, meaning in meanings.items():
+    for name, meaning in (MEANING if drawn else MEANING | NOT_DRAWN).items():
         value = values.get(f"{name},none")
-        if value is None:
+        if value is None or (isinstance(value, str) and name in ASKED_FOR):
             continue
         if isinstance(value, str):
-            if name in ASKED_FOR:
-                continue
             means = f" It is {meaning}" if name.endswith("_error") else ""
-            lines.append(_wrapped(f"{name}: {value}.{means}", indent="  "))
+            lines.append(f"{name}: {value}.{means}")
             continue
         if name == "token_perplexity":
             meaning += BOUNDS.get(bound, "")
         number = _number(name, value, values.get(f"{name}_stderr,none"))
-        lines.append(_wrapped(f"{name} = {number}: {meaning}", indent="  "))
-    return "\n".join(lines or _of_its_own(values))
-
-
-def _of_its_own(values: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a task none of whose metrics is ours."""
+        lines.append(f"{name} = {number}: {meaning}")
+    if lines:
+        return lines
     for key, value in values.items():
         name, comma, filtered = key.partition(",")
         if not comma or name.endswith("_stderr") or not isinstance(value, int | float):
             continue
         number = _number(name, value, values.get(f"{name}_stderr,{filtered}"))
         by = "" if filtered == "none" else f" (filter {filtered})"
-        yield _wrapped(
-            f"{name}{by} = {number}: the task's own score, a mean over its questions.",
-            indent="  ",
+        lines.append(
+            f"{name}{by} = {number}: the task's own score, a mean over its questions."
         )
+    return lines
 
 
 def _number(name: str, value: float, stderr: Any) -> str:
     """Write a number with the decimals of its error."""
-    known = stderr if isinstance(stderr, int | float) else None
     if isinstance(value, int):
         return f"{value}"
     if name.endswith("_error"):
         return error(value)
-    return shown(value, known) + ("" if known is None else f" ± {error(known)}")
+    if isinstance(stderr, int | float):
+        return with_error(value, stderr)
+    return shown(value)
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -403,6 +399,11 @@ def _wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(
         one_line(text), 88, initial_indent=indent, subsequent_indent=indent + "  "
     )
+
+
+def _indented(text: str) -> str:
+    """Return a line of a task, or a table of it."""
+    return textwrap.indent(text, "  ") if "\n" in text else _wrapped(text, "  ")
 
 
 # -- advice and mixtures ---------------------------------------------------------------
@@ -422,33 +423,33 @@ def advice(values: dict[str, Any], ours: dict[str, Any], model: str) -> Iterator
     """Advise how to improve a task's numbers, if anything would help.
 
     Args:
-        values: Of a task, as lm-eval writes them.
-        ours: How they were made.
+        values: Numbers of a task, as lm-eval writes them.
+        ours: Facts about the run.
         model: Name of the backend.
     """
-    said = values.get("texts_without_monte_carlo_error,none")
-    if said in (None, UNKNOWN):
+    without = values.get("texts_without_monte_carlo_error,none")
+    if without in (None, UNKNOWN):
         return
-    unknown = float(str(said).partition(" ")[0])  # "3 (4 of 9 texts)", of some of them
+    unknown = float(str(without).partition(" ")[0])  # of "3 (4 of 9 texts)"
     number, checks = ours.get("num_samples", 1), ours.get("checks", True)
     strict = {*ours.get("bound_of_log_likelihood", ())} == {str(Bound.STRICT_LOWER)}
-    proposal, best = ours.get("proposal"), ours.get("default_proposal")
+    best = ours.get("default_proposal")
     if unknown and (strict or not checks):
-        said = "Nothing has checked these draws."
+        why = "Nothing has checked these draws."
         does = (
             "searches as well, sums what it finds, and gives an error where both agree."
         )
         if strict:
-            said = "How far this bound is from the truth is not known."
+            why = "How far this bound is from the truth is not known."
             does = "adds what it leaves out, and an error."
         by = _searching(model)
-        yield f"{said} estimator={by} {does}" if by else said
+        yield f"{why} estimator={by} {does}" if by else why
     elif unknown:
         yield (
             f"Wider searches still find more of {unknown:g} texts, or search and draws "
             f"contradict each other. num_samples={4 * number} would look further."
         )
-    if unknown and best and proposal != best:
+    if unknown and best and ours.get("proposal") != best:
         yield f"proposal={best}, the model's own, would draw what p asks for."
     error = values.get("token_perplexity_monte_carlo_error,none")
     over_texts = values.get("token_perplexity_stderr,none")
@@ -464,36 +465,25 @@ def advice(values: dict[str, Any], ours: dict[str, Any], model: str) -> Iterator
         yield "More samples would hardly make ± smaller: what counts is more texts."
 
 
-def components(found: Mapping[str, Any]) -> Iterator[str]:
+def components(shares: Mapping[str, Any]) -> Iterator[str]:
     """Describe which components carry a task's answers.
 
     Args:
-        found: What results say of the task's components (``mixtures.carriers``).
+        shares: Facts of results about the task's components (``mixtures.carriers``).
     """
-    least, most = found["components"]
+    least, most = shares["components"]
     number = f"{least}" if least == most else f"{least} to {most}"
-    if drawn := found["drawn"]:
-        how = f"{number} drawn for {drawn} of {found['questions']} questions"
-        if "decided" in found:
+    how = f"{number} a question, all summed"
+    if drawn := shares["drawn"]:
+        how = f"{number} drawn for {drawn} of {shares['questions']} questions"
+        if "decided" in shares:
             how += (
                 f"; the best option is certain (95 % a question) of "
-                f"{found['decided']} of {found['draws_asked']}"
+                f"{shares['decided']} of {shares['draws_asked']}"
             )
-        yield f"Components: {how}."
-    else:
-        yield f"Components: {number} a question, all summed."
-    for factor, rows in found["factors"].items():
-        yield f"What carries the answers, by {factor}:"
-        yield rendered(_carriers(factor, rows), "text")
-        if len(rows) == LISTED:
-            yield f"(The {LISTED} that carry most.)"
-    if "file" in found:
-        yield f"The components of every answer are in {one_line(found['file'])}."
-
-
-def _carriers(factor: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    return frame(
-        [
+    yield f"Components: {how}."
+    for factor, rows in shares["factors"].items():
+        table = [
             {
                 factor: str(row["name"]),
                 "weight": float(row["weight"]),
@@ -503,4 +493,9 @@ def _carriers(factor: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
             }
             for row in rows
         ]
-    )
+        yield f"What carries the answers, by {factor}:"
+        yield rendered(frame(table), "text")
+        if len(rows) == LISTED:
+            yield f"(The {LISTED} that carry most.)"
+    if "file" in shares:
+        yield f"The components of every answer are in {shares['file']}."
