@@ -68,8 +68,7 @@ _SECTIONS = {
 _MODULES = {
     **dict.fromkeys(("explain", "recompute", "export"), "results"),
     **dict.fromkeys(("convert", "text", "manifest", "tasks"), "files"),
-    **dict.fromkeys(("surprisal", "latents"), "inside"),
-    "calibrate": "estimate",
+    **dict.fromkeys(("surprisal", "latents", "calibrate"), "estimate"),
     "report": "compare",
 }
 """Command -> the module of its ``add_COMMAND``, where that has another name."""

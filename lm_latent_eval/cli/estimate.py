@@ -1,4 +1,4 @@
-"""``estimate`` and ``calibrate``: scores of texts without lm-eval, and their bias."""
+"""Commands that open a model: estimate, surprisal, latents and calibrate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lm_latent_eval.cli.arguments import Commands, add_options, given
+from lm_latent_eval.cli.arguments import (
+    Commands,
+    add_options,
+    given,
+    not_read,
+    output_file,
+)
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 
 if TYPE_CHECKING:
@@ -23,17 +29,12 @@ OPENING = ("model", "batch_size", "max_batch_size", "device", "dtype")
 
 def add_estimate(commands: Commands, summary: str) -> None:
     """Add ``estimate``."""
-    estimate = commands.add_parser(
+    estimate = _add(
+        commands,
         "estimate",
-        help=summary,
-        example="lm-latent-eval estimate DIR --data texts.jsonl --output scores.jsonl",
-    )
-    estimate.add_argument("checkpoint", help="directory or hub repository")
-    estimate.add_argument(
-        "--data",
-        type=Path,
-        required=True,
-        help="texts: JSON lines with tokens or text, or one text a line",
+        summary,
+        "estimate DIR --data texts.jsonl --output scores.jsonl",
+        data="texts: JSON lines with tokens or text, or one text a line",
     )
     estimate.add_argument(
         "--output",
@@ -59,8 +60,22 @@ def add_estimate(commands: Commands, summary: str) -> None:
         help="score every N-th text, from the I-th: N commands, on any machines, score "
         "all of them, and `recompute` puts their files together",
     )
-    add_scoring(estimate, "revision")
     estimate.set_defaults(run=_estimate)
+
+
+def _add(
+    commands: Commands, name: str, summary: str, example: str, data: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command that opens a model, with the texts that it reads, if any."""
+    example = f"lm-latent-eval {example}"
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, example=example
+    )
+    parser.add_argument("checkpoint", help="directory or hub repository")
+    if data:
+        parser.add_argument("--data", type=Path, required=True, help=data)
+    add_scoring(parser, "revision")
+    return parser
 
 
 def add_scoring(parser: argparse.ArgumentParser, *others: str) -> None:
@@ -199,14 +214,115 @@ def _print(
         raise missed
 
 
+_STIMULI = "texts: a table (.csv, .tsv), JSON lines, or one text a line"
+
+
+def _add_column(parser: argparse.ArgumentParser, more: str = "") -> None:
+    parser.add_argument(
+        "--column",
+        default="text",
+        help=f"column of a table with the texts (default: text){more}",
+    )
+
+
+def add_surprisal(commands: Commands, summary: str) -> None:
+    """Add ``surprisal``."""
+    parser = _add(
+        commands,
+        "surprisal",
+        summary,
+        "surprisal DIR --data texts.csv --output surprisal.csv",
+        data=_STIMULI,
+    )
+    _add_column(parser, "; all others stand in the output, too")
+    parser.add_argument(
+        "--regions",
+        action="store_true",
+        help="texts are divided by | instead of white space",
+    )
+    parser.add_argument(
+        "--output",
+        type=output_file,
+        help="a row a word, as .csv, .tsv or .jsonl; an interrupted run goes on",
+    )
+    parser.add_argument(
+        "--figure",
+        type=output_file,
+        metavar="PATH",
+        help="draw the first text with its errors, as PATH.png, .svg and .pdf (extra "
+        "report)",
+    )
+    parser.set_defaults(run=_surprisal)
+
+
+def _surprisal(args: argparse.Namespace) -> None:
+    from lm_latent_eval.report import charts
+    from lm_latent_eval.scoring.inside import surprisal
+
+    stimuli = surprisal.Stimuli.read(args.data, args.column)
+    if args.output is not None:
+        not_read(args.output, [args.data])
+    scorer = opening_of(args).scorer(quiet=False)
+    if args.output is None:
+        table = surprisal.table(scorer, stimuli.texts, regions=args.regions)
+        print(surprisal.shown(table))
+    else:
+        table = surprisal.write(scorer, stimuli, args.output, regions=args.regions)
+        print(f"wrote {args.output}")
+    if args.figure is not None:
+        charts.save(charts.surprisal(table[table.text_id == 0]), args.figure)
+
+
+def add_latents(commands: Commands, summary: str) -> None:
+    """Add ``latents``."""
+    parser = _add(
+        commands,
+        "latents",
+        summary,
+        "latents DIR --data texts.txt --top 3",
+        data=_STIMULI,
+    )
+    _add_column(parser)
+    parser.add_argument(
+        "--top", type=int, default=3, help="latents of a text to show (default: 3)"
+    )
+    parser.add_argument(
+        "--output",
+        type=output_file,
+        help="JSON lines (.jsonl), one page (.html) or plain text; default: print",
+    )
+    parser.set_defaults(run=_latents)
+
+
+def _latents(args: argparse.Namespace) -> None:
+    from lm_latent_eval.files import write_text
+    from lm_latent_eval.options import whole
+    from lm_latent_eval.report import latents
+    from lm_latent_eval.scoring.inside.surprisal import Stimuli
+    from lm_latent_eval.scoring.texts import Query
+
+    top = whole("top", args.top, 1)
+    texts = Stimuli.read(args.data, args.column).texts
+    if args.output is not None:
+        not_read(args.output, [args.data])
+    scorer = opening_of(args).scorer(quiet=False)
+    queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
+    found = scorer.best_latents(queries, top)
+    suffix = "" if args.output is None else args.output.suffix.lower()
+    writer = {".jsonl": latents.json_lines, ".html": latents.page}
+    written = writer.get(suffix, latents.plain)(found)
+    if args.output is None:
+        print(written, end="")
+    else:
+        write_text(args.output, written)
+        print(f"wrote {args.output}")
+
+
 def add_calibrate(commands: Commands, summary: str) -> None:
     """Add ``calibrate``."""
-    calibrate = commands.add_parser(
-        "calibrate",
-        help=summary,
-        example="lm-latent-eval calibrate DIR --texts 100 --num-samples 100",
+    calibrate = _add(
+        commands, "calibrate", summary, "calibrate DIR --texts 100 --num-samples 100"
     )
-    calibrate.add_argument("checkpoint", help="directory or hub repository")
     calibrate.add_argument(
         "--texts", type=int, default=100, help="to draw (default: 100)"
     )
@@ -216,7 +332,6 @@ def add_calibrate(commands: Commands, summary: str) -> None:
         default=64,
         help="of a text, its end included; longer ones are left out (default: 64)",
     )
-    add_scoring(calibrate, "revision")
     calibrate.set_defaults(run=_calibrate)
 
 

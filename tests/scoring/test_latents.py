@@ -87,6 +87,16 @@ def test_the_command(name, tmp_path, capsys):
     assert shown in page
 
 
+def test_a_table_of_texts_is_read_as_surprisal_reads_it(tmp_path, capsys):
+    path, data = written("rnng", tmp_path / "rnng"), tmp_path / "texts.csv"
+    data.write_text("item,word,sentence\n1,the,the the\n")
+    command = ["latents", path, "--data", str(data), "--top", "1"]
+    assert main([*command, "--column", "sentence"]) == 0
+    assert capsys.readouterr().out.startswith("0: the the\n")
+    assert main(command) == 2
+    assert "has no column 'text'" in capsys.readouterr().err
+
+
 def test_pictures_escape_what_they_show():
     words = ["<b>", "a&b", "c"]
     tree = Description("", (Span(0, 2, ""), Span(0, 3, "")), is_tree=True)

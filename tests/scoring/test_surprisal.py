@@ -225,7 +225,8 @@ def test_tables_that_cannot_be_read(opened, tmp_path, capsys, name, content, why
     data = tmp_path / name
     data.write_text(content)
     path = opened["lstm"].checkpoint.directory
-    assert main(["surprisal", str(path), "--data", str(data)]) == 2
+    command = ["surprisal", str(path), "--data", str(data)]
+    assert main([*command, "--output", str(tmp_path / "out.csv")]) == 2
     assert why in capsys.readouterr().err
 
 

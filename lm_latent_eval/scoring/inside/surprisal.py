@@ -150,8 +150,7 @@ class Stimuli:
             column: Where a table, or an object of JSON, has the text.
 
         Raises:
-            ValueError: If there is no such column, a text is empty, or another column
-                has a name of ours.
+            ValueError: If there is no such column, or a text is empty.
         """
         if path.suffix.lower() in TABLE_SUFFIXES:
             separator = "\t" if path.suffix.lower() == ".tsv" else ","
@@ -160,25 +159,19 @@ class Stimuli:
             except (pd.errors.ParserError, UnicodeDecodeError) as err:
                 raise ValueError(f"{path} is no table ({err})") from err
             records: list[dict[str, Any]] = read.to_dict("records")
-            names = list(read.columns)
         else:
             texts = read_texts(path)
             lines = [line for _, line in numbered_lines(path)]
             if not _is_json(path, lines[0]):
                 return cls(texts, [{} for _ in texts])
-            records, names = [parse(line) for line in lines], []
+            records = [parse(line) for line in lines]
             if column == "text":  # or what ``tokens`` say
                 pairs = zip(records, texts, strict=True)
                 records = [{**record, "text": text} for record, text in pairs]
-            names = [name for record in records for name in record]
         if missing := [n for n, record in enumerate(records) if column not in record]:
             raise ValueError(
                 f"{path} has no column {column!r} (row {missing[0] + 1} has "
                 f"{', '.join(records[missing[0]])}): name it by --column"
-            )
-        if taken := [name for name in names if name in COLUMNS]:
-            raise ValueError(
-                f"{path} has a column {taken[0]!r}, as the output has: rename it"
             )
         if empty := [n for n, r in enumerate(records) if not str(r[column]).strip()]:
             raise ValueError(f"{path}, row {empty[0] + 1}: the text is empty")
@@ -205,11 +198,15 @@ def write(
 
     Raises:
         MissedTextsError: If texts have no number; those of the others are in the table.
-        ValueError: If the journal beside the output is of other settings or texts, or
-            as of ``table``.
+        ValueError: If a column of the texts has the name of one of the output, the
+            journal beside the output is of other settings or texts, or as of ``table``.
     """
     if output.suffix.lower() not in (*TABLE_SUFFIXES, ".jsonl"):
         raise ValueError(f"--output {output}: expected .csv, .tsv or .jsonl")
+    if taken := COLUMNS.keys() & {name for row in stimuli.columns for name in row}:
+        raise ValueError(
+            f"--data has a column {min(taken)!r}, as the output has: rename it"
+        )
     seen = SeenTexts(stimuli.texts)
     cut = _divided([*seen], regions)
     settings = {
