@@ -237,7 +237,7 @@ def underestimated(found: Measured) -> Case:
 
 def rarer_worse(found: Measured) -> Case:
     """(ii) The rarest tenth is underestimated more than the most probable one."""
-    rarest, commonest = found.tenths.bins[0], found.tenths.bins[-1]
+    rarest, commonest = (found.tenths.bins.iloc[n] for n in (0, -1))
     verdict = below((rarest.lower - commonest.upper, rarest.upper - commonest.lower))
     return verdict, f"{rarest.mean_error:.2f} against {commonest.mean_error:.2f} nats"
 

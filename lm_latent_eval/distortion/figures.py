@@ -141,7 +141,7 @@ def plot_curves(ax: Axes, curve: ErrorCurve | None, random: ErrorCurve | None) -
     ):
         if each is None:
             continue
-        bins = pd.DataFrame(each.bins)
+        bins = each.bins
         plot_band(ax, bins.mean_true_log_p, bins, color=color, label=name)
         if each.estimator_bias < 0:
             ax.plot(

@@ -170,12 +170,12 @@ class Errors:
             known = bound is not Bound.STRICT_LOWER  # how far off a beam's are is not
             found |= {
                 "mean_error": whole.mean_error,
-                "lower": whole.bins[0].lower,
-                "upper": whole.bins[0].upper,
+                "lower": whole.bins.lower[0],
+                "upper": whole.bins.upper[0],
                 "estimator_bias": whole.estimator_bias if known else math.nan,
                 "share_underestimated": whole.share_underestimated,
-                "rarest_tenth": tenths.bins[0].mean_error,
-                "most_probable_tenth": tenths.bins[-1].mean_error,
+                "rarest_tenth": tenths.bins.mean_error.iloc[0],
+                "most_probable_tenth": tenths.bins.mean_error.iloc[-1],
             }
         if len(rows):
             tokens = int(rows.num_tokens.sum())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
+from lm_latent_eval.distortion.statistics.bins import FEWEST
 from lm_latent_eval.metric_functions.columns import complete, known, present
 
 COLUMNS = ("true_log_p", "model_log_p", "stderr")
@@ -54,17 +56,11 @@ def compute(
         settings["stderr"] = _column(stderr, "stderr")
     curve = ErrorCurve.of(*columns, **settings)
     histogram = JointHistogram.of(*columns, num_bins=histogram_bins)
+    bins = curve.bins.drop(columns="trusted").astype({"underestimates": object})
+    bins.loc[bins["count"] < FEWEST, ["lower", "upper"]] = math.nan
     return {
-        **asdict(curve),
-        "bins": [
-            {
-                **asdict(found),
-                "lower": found.lower if found.is_large else None,
-                "upper": found.upper if found.is_large else None,
-                "underestimates": found.underestimates,
-            }
-            for found in curve.bins
-        ],
+        **vars(curve),
+        "bins": bins.astype(object).where(bins.notna(), None).to_dict("records"),
         "histogram": asdict(histogram),
     }
 

@@ -63,9 +63,11 @@ def test_curves_are_the_numbers():
     ax, one, other = axes(), curve(), curve(2 * TRUE, 2)
     figures.plot_curves(ax, one, other)
     for line, band, each in zip(ax.lines, ax.collections, (one, other), strict=False):
-        x = [found.mean_true_log_p for found in each.bins]
-        assert points(line) == [*zip(x, [b.mean_error for b in each.bins], strict=True)]
-        assert corners(band) == around(x, each.bins)
+        x = [found.mean_true_log_p for found in each.bins.itertuples()]
+        assert points(line) == [
+            *zip(x, [b.mean_error for b in each.bins.itertuples()], strict=True)
+        ]
+        assert corners(band) == around(x, [*each.bins.itertuples()])
     assert len(ax.lines) == 3, "the last is where a model is right"
     figures.plot_curves(nothing := axes(), None, None)
     assert len(nothing.lines) == 1

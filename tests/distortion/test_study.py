@@ -35,7 +35,7 @@ def scores(error, true=TRUE) -> pd.DataFrame:
 
 def measured(model) -> Measured:
     tenths = ErrorCurve.of(TRUE, model, bins="count", num_bins=10)
-    [whole] = ErrorCurve.of(TRUE, model, bins="count", num_bins=1).bins
+    [whole] = ErrorCurve.of(TRUE, model, bins="count", num_bins=1).bins.itertuples()
     row = {
         "mean_error": whole.mean_error,
         "lower": whole.lower,

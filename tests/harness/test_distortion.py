@@ -152,7 +152,7 @@ def test_errors_of_a_model_and_their_curve(corpus, tmp_path):
     }
     order = true_log_p.argsort(stable=True)
     for name, part, each in zip(
-        BINS, error[order].tensor_split(10), curve.bins, strict=True
+        BINS, error[order].tensor_split(10), curve.bins.itertuples(), strict=True
     ):
         expected[name] = part, each.mean_error
     for name, (values, mean) in expected.items():
@@ -162,7 +162,7 @@ def test_errors_of_a_model_and_their_curve(corpus, tmp_path):
             assert row[f"{name}_stderr,none"] == pytest.approx(stderr, abs=1e-10)
     said = found["configs"][TASK]["metadata"]["distortion"]
     assert said["corpus"] == corpus.settings
-    for told, each in zip(said["bins"], curve.bins, strict=True):
+    for told, each in zip(said["bins"], curve.bins.itertuples(), strict=True):
         assert told["count"] == each.count
         assert told["lowest_true_log_p"] == each.lowest
         assert told["highest_true_log_p"] == each.highest
@@ -228,7 +228,7 @@ def test_a_limit_makes_bins_of_what_is_asked(corpus, caplog):
         true_log_p[:40], model_log_p[:40], bins="count", num_bins=10, resamples=1
     )
     numbers = found["results"][TASK]
-    for name, each in zip(BINS, curve.bins, strict=True):
+    for name, each in zip(BINS, curve.bins.itertuples(), strict=True):
         assert numbers[f"{name},none"] == pytest.approx(each.mean_error)
     assert found["n-samples"][TASK] == {"original": 300, "effective": 40}
     few = evaluate(told, corpus, limit=9)["results"][TASK]

@@ -5,7 +5,6 @@ Source: LeBrun, Sordoni and O'Donnell (2022), sections 3 and 4.
 
 from lm_latent_eval.distortion.statistics.bins import Bins
 from lm_latent_eval.distortion.statistics.error_curve import (
-    ErrorBin,
     ErrorCurve,
     JointHistogram,
     estimation_error,

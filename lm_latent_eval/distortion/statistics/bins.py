@@ -49,12 +49,12 @@ class Group:
     """Sequences that share a bin."""
 
     index: int
-    """Of the bin, from the lowest; bins without a group count too."""
+    """Index of the bin, from the lowest; bins without a group count too."""
     lowest: float
-    """Where the bin begins; of equal counts, its lowest value."""
+    """Lower edge of the bin; of equal counts, its lowest value."""
     highest: float
     members: Tensor
-    """Places of the sequences, shape ``(n,)``, int64."""
+    """Indices of the sequences, shape ``(n,)``, int64."""
 
 
 def equal_width(values: Tensor, num_bins: int) -> list[Group]:
@@ -72,9 +72,9 @@ def equal_width(values: Tensor, num_bins: int) -> list[Group]:
         [(0, 0.0, 11), (3, 3.0, 12)]
     """
     edges = equal_edges(values, num_bins)
-    place = places(values, edges)
-    counts = torch.bincount(place, minlength=num_bins)
-    members = place.argsort(stable=True).split(counts.tolist())
+    index = torch.bucketize(values, edges[1:-1], right=True)
+    counts = torch.bincount(index, minlength=num_bins)
+    members = index.argsort(stable=True).split(counts.tolist())
     groups = [
         Group(i, edges[i].item(), edges[i + 1].item(), members[i])
         for i in range(num_bins)
@@ -123,8 +123,3 @@ def equal_edges(values: Tensor, num_bins: int) -> Tensor:
     if lowest == highest:
         lowest, highest = lowest - 0.5, highest + 0.5
     return torch.linspace(lowest, highest, num_bins + 1, dtype=torch.float64)
-
-
-def places(values: Tensor, edges: Tensor) -> Tensor:
-    """Return each value's bin; a value on an edge belongs to the upper one."""
-    return torch.bucketize(values, edges[1:-1], right=True)

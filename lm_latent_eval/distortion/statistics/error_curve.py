@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -117,86 +118,60 @@ def estimation_error(
 
 
 @dataclass(frozen=True)
-class ErrorBin:
-    """The sequences of one bin of true log-probability, and their mean error."""
-
-    lowest: float
-    """Where the bin begins (equal counts: its least probable sequence), nats."""
-    highest: float
-    """Where it ends, nats."""
-    count: int
-    mean_true_log_p: float
-    mean_error: float
-    """Nats; below 0 where the model underestimates."""
-    lower: float
-    """Of the mean error's bootstrap interval."""
-    upper: float
-    monte_carlo_stderr: float = 0.0
-    """Of the mean error, from the estimates of log p_M alone, nats; 0 is exact."""
-    estimator_bias: float = 0.0
-    """Nats, at most 0: by how much the estimator alone moves the mean error, to second
-    order."""
-
-    @property
-    def underestimates(self) -> bool:
-        r"""Whether the model's own mean error is below 0, at the interval's confidence.
-
-        .. math:: \text{upper} - \text{estimator bias} < 0
-
-        The bias is taken out because every resample has it. The Monte Carlo error is
-        not added: each sequence was estimated from draws of its own, so resampling
-        sequences resamples their noise, and the interval is that much wider already.
-        (Estimates that share draws break this.) False where the estimator is not
-        ``trusted`` or the bin not ``is_large``, since it cannot be decided then.
-        """
-        known = self.trusted and self.is_large
-        return known and self.upper - self.estimator_bias < 0
-
-    @property
-    def is_large(self) -> bool:
-        """Whether it has sequences enough for its interval to hold.
-
-        Of the bootstrap's 95 %, 52 % hold of two sequences and 90 % of 11.
-        """
-        return self.count >= FEWEST
-
-    @property
-    def trusted(self) -> bool:
-        """Whether the bias is small enough for the order to which it is known."""
-        return self.estimator_bias >= -LARGEST_BIAS
-
-
-@dataclass(frozen=True)
 class ErrorCurve:
-    """Mean estimation error by true log-probability.
+    r"""Mean estimation error by true log-probability.
+
+    Each of its ``bins`` is a row of a table, from the least to the most probable
+    sequences:
+
+    =================================  ================================================
+    ``lowest, highest, count``         range, nats (of equal counts, least and most
+                                       probable sequence), and number of sequences
+    ``mean_true_log_p, mean_error``    nats; below 0 where the model underestimates
+    ``lower, upper``                   bootstrap interval of the mean error; of 95 %,
+                                       52 % hold of two sequences and 90 % of 11
+    ``monte_carlo_stderr``             error of the mean error from the estimates of
+                                       log p_M alone, nats; 0 is exact
+    ``estimator_bias``                 nats, at most 0: how far the estimator alone
+                                       moves the mean error, to second order
+    ``trusted``                        whether that bias is small enough for its order
+    ``underestimates``                 whether the model's own mean error is below 0:
+                                       ``upper - estimator_bias < 0``
+    =================================  ================================================
+
+    ``underestimates`` takes the bias out because every resample has it. The Monte Carlo
+    error is not added: each sequence was estimated from draws of its own, so resampling
+    sequences resamples their noise, and the interval is that much wider already.
+    (Estimates that share draws break this.) It is False where the bias is not
+    ``trusted`` or the bin has ten sequences or fewer: nothing can be decided then.
 
     Example:
         >>> true_log_p = -torch.arange(1, 41, dtype=torch.float64)
         >>> curve = ErrorCurve.of(
         ...     true_log_p, 1.5 * true_log_p, bins="count", num_bins=2
         ... )
-        >>> [(b.count, b.mean_error) for b in curve.bins]
-        [(20, -15.25), (20, -5.25)]
+        >>> curve.bins[["count", "mean_error"]].values.tolist()
+        [[20.0, -15.25], [20.0, -5.25]]
         >>> curve.mean_error, curve.share_underestimated
         (-10.25, 1.0)
     """
 
-    bins: tuple[ErrorBin, ...]
-    """From the least to the most probable sequences."""
+    bins: pd.DataFrame
+    """Table of the bins."""
     left_out: int
     """Sequences in bins too small to be reported."""
     mean_error: float
-    """Over all sequences, nats. Of sequences drawn from L, minus the divergence
-    KL(p_L || p_M)."""
+    """Mean error of all sequences, nats: minus the divergence KL(p_L || p_M) if they
+    were drawn from L."""
     share_underestimated: float
-    """Share of sequences with an error below 0; of estimated log p_M that of the
-    estimates, which is too high where they are biased."""
+    """Share of sequences with an error below 0; of estimates it is too high where they
+    are biased."""
     share_stderr: float
     """Binomial standard error of the share."""
-    monte_carlo_stderr: float = 0.0
-    """Of ``mean_error``, from the estimates of log p_M alone, nats; 0 is exact."""
-    estimator_bias: float = 0.0
-    """Of ``mean_error``, nats, at most 0, to second order."""
+    monte_carlo_stderr: float
+    """Error of ``mean_error`` from the estimates of log p_M alone, nats; 0 is exact."""
+    estimator_bias: float
+    """Bias of ``mean_error``, nats, at most 0, to second order."""
 
     @classmethod
     def of(
@@ -222,10 +197,10 @@ class ErrorCurve:
             bins: ``width``: equal ranges of log p_L, of which only those with more
                 than ten sequences are reported. ``count``: equal numbers of sequences,
                 to one; ties stay in the order given.
-            num_bins: How many.
+            num_bins: Number of bins.
             resamples: Bootstrap resamples a bin.
-            confidence: Of the intervals.
-            seed: Of the resampling; a bin's draws depend on it and the bin's index.
+            confidence: Confidence of the intervals.
+            seed: Seed of the resampling; a bin's draws depend on its index, too.
 
         Raises:
             TypeError: If an argument is not a floating-point tensor.
@@ -240,31 +215,36 @@ class ErrorCurve:
         stderr = torch.zeros_like(error) if stderr is None else stderr
         variance = _checked_stderr(stderr, len(error)).double().square()
         divide = equal_width if Bins(bins) is Bins.WIDTH else equal_count
-        found = []
+        rows = []
         for group in divide(true_log_p, num_bins):
+            errors, bias = error[group.members], _mean_bias(variance[group.members])
             lower, upper = bootstrap_interval(
-                error[group.members],
+                errors,
                 seed=(seed, group.index),
                 resamples=resamples,
                 confidence=confidence,
             )
-            found.append(
-                ErrorBin(
-                    lowest=group.lowest,
-                    highest=group.highest,
-                    count=len(group.members),
-                    mean_true_log_p=true_log_p[group.members].mean().item(),
-                    mean_error=error[group.members].mean().item(),
-                    lower=lower,
-                    upper=upper,
-                    monte_carlo_stderr=_stderr_of_mean(variance[group.members]),
-                    estimator_bias=_mean_bias(variance[group.members]),
-                )
+            trusted, is_large = bias >= -LARGEST_BIAS, len(errors) >= FEWEST
+            rows.append(
+                {
+                    "lowest": group.lowest,
+                    "highest": group.highest,
+                    "count": len(errors),
+                    "mean_true_log_p": true_log_p[group.members].mean().item(),
+                    "mean_error": errors.mean().item(),
+                    "lower": lower,
+                    "upper": upper,
+                    "monte_carlo_stderr": _stderr_of_mean(variance[group.members]),
+                    "estimator_bias": bias,
+                    "trusted": trusted,
+                    "underestimates": trusted and is_large and upper - bias < 0,
+                }
             )
+        table = pd.DataFrame(rows)
         below = (error < 0).double().mean().item()
         return cls(
-            bins=tuple(found),
-            left_out=len(error) - sum(each.count for each in found),
+            bins=table,
+            left_out=len(error) - int(table["count"].sum()),
             mean_error=error.mean().item(),
             share_underestimated=below,
             share_stderr=math.sqrt(below * (1 - below) / len(error)),
@@ -297,13 +277,14 @@ def _checked_stderr(stderr: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class JointHistogram:
-    """How often true and model log-probabilities fall together.
+    """Joint histogram of true and model log-probabilities.
 
     Below the diagonal the model underestimates.
     """
 
     edges: tuple[float, ...]
-    """Of both axes, so that equality is the diagonal; nats, one more than bins."""
+    """Edges of both axes, so that equality is the diagonal; nats, one more than bins.
+    """
     counts: tuple[tuple[int, ...], ...]
     """``counts[i][j]``: true log-probability in bin i, the model's in bin j."""
 

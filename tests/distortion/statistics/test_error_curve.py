@@ -20,6 +20,10 @@ def language(size):
     return true_log_p, (1.1 * true_log_p + normal(size, seed=1)).clamp(max=0)
 
 
+def rows_of(curve):
+    return [*curve.bins.itertuples(index=False)]
+
+
 # The bootstrap
 
 
@@ -62,10 +66,12 @@ def test_pieces_move_no_number(monkeypatch):
 def test_edges_belong_to_the_bin_above(sizes, num_bins, bins, left_out):
     true_log_p = doubles(*(p for p, count in sizes.items() for _ in range(count)))
     curve = ErrorCurve.of(true_log_p, true_log_p - 1, num_bins=num_bins, resamples=5)
-    assert [(b.lowest, b.highest, b.count) for b in curve.bins] == bins
+    found = [*curve.bins.itertuples(index=False, name=None)]
+    assert [row[:3] for row in found] == bins
     assert curve.left_out == left_out
-    assert {(b.mean_error, b.lower, b.upper) for b in curve.bins} == {(-1, -1, -1)}
-    assert all(b.lowest <= b.mean_true_log_p <= b.highest for b in curve.bins)
+    assert (curve.bins[["mean_error", "lower", "upper"]] == -1).all(axis=None)
+    lowest, highest = curve.bins.lowest, curve.bins.highest
+    assert curve.bins.mean_true_log_p.between(lowest, highest).all()
 
 
 # Bins of equal count
@@ -83,11 +89,11 @@ def test_bins_of_equal_count_by_brute_force(num_bins):
     )
 
     parts = np.array_split(order, num_bins)
-    assert [b.count for b in curve.bins] == [len(part) for part in parts]
-    assert [b.mean_error for b in curve.bins] == pytest.approx(
+    assert curve.bins["count"].tolist() == [len(part) for part in parts]
+    assert curve.bins.mean_error.tolist() == pytest.approx(
         [error[part].mean().item() for part in parts]
     )
-    for index, (part, found) in enumerate(zip(parts, curve.bins, strict=True)):
+    for index, (part, found) in enumerate(zip(parts, rows_of(curve), strict=True)):
         ends = bootstrap_interval(error[part], seed=(4, index), resamples=5)
         assert (found.lower, found.upper) == pytest.approx(ends)
     assert curve.left_out == 0
@@ -135,7 +141,7 @@ def test_monte_carlo_errors_by_hand():
 
     above = doubles(-5.0, -4.0, -3.0, 0.05)  # p-hat may be more than one
     curve = ErrorCurve.of(true_log_p, above, stderr=stderr, bins="count", num_bins=2)
-    low, high = curve.bins
+    low, high = rows_of(curve)
     assert (low.mean_error, low.lower, low.upper) == (-1, -1, -1), "as without"
     assert high.mean_error == pytest.approx((1.05 - 1) / 2)
     assert low.monte_carlo_stderr == pytest.approx(0.25)  # sqrt(0.09 + 0.16) / 2
@@ -166,7 +172,7 @@ def test_uneven_weights_have_more_bias_than_the_second_order(spread, bias, claim
     error = (stderr**2 / 2).std().item() / math.sqrt(10_000)
     assert curve.estimator_bias == pytest.approx(claimed, abs=4 * error + 0.0005)
     # The model is right: it must not be blamed for what the order leaves out.
-    (found,) = curve.bins
+    (found,) = rows_of(curve)
     assert found.trusted == (spread == 1)
     assert not found.underestimates or spread == 1
 
@@ -180,9 +186,11 @@ def test_underestimation_is_called_as_often_as_the_confidence_allows():
         # A lognormal p-hat: unbiased, and its logarithm se^2 / 2 too low.
         noise = log_normal(800, seed=trials + trial, sd=0.24)
         true_log_p, how = torch.full_like(own, -100), {"resamples": 400, "seed": trial}
-        (found,) = ErrorCurve.of(
-            true_log_p, true_log_p + own + noise, stderr=stderr, **ONE_BIN, **how
-        ).bins
+        (found,) = rows_of(
+            ErrorCurve.of(
+                true_log_p, true_log_p + own + noise, stderr=stderr, **ONE_BIN, **how
+            )
+        )
         called += found.underestimates
         biased += found.upper < 0
 
