@@ -39,17 +39,15 @@ class Evaluator:
     """The evaluator, which results do not name."""
 
     model_id: str
-    """As on the hub: developer/model."""
+    """Name on the hub: developer/model."""
     organization: str
-    """The evaluator."""
     relationship: str
-    """Of that organization to the model."""
+    """Relationship of the organization to the model."""
     availability: str = "unknown"
-    """Of the model's weights."""
+    """Availability of the model's weights."""
     collection: str = "lm_latent_eval"
 
     def __post_init__(self) -> None:
-        """Refuse a model without a developer, and names of other folders."""
         parts = self.model_id.split("/")
         if len(parts) != 2 or not all(map(_is_name, parts)):
             raise ValueError(f"--model-id {self.model_id}: expected developer/model")
@@ -99,10 +97,10 @@ def _aggregate(statement: Statement, source: Evaluator) -> dict[str, Any]:
     run, now = statement.run, str(time.time())
     date = run.settings.get("date")
     when = {} if date is None else {"evaluation_timestamp": str(date)}
-    ours = str(run.settings.get("lm_latent_eval", lm_latent_eval.__version__))
-    library: dict[str, Any] = {"name": "lm_latent_eval", "version": ours}
+    version = str(run.settings.get("lm_latent_eval", lm_latent_eval.__version__))
+    library: dict[str, Any] = {"name": "lm_latent_eval", "version": version}
     if host := run.settings.get("lm_eval"):
-        more = {"lm_latent_eval": ours}
+        more = {"lm_latent_eval": version}
         library = {"name": "lm_eval", "version": host, "additional_details": more}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -123,7 +121,7 @@ def _aggregate(statement: Statement, source: Evaluator) -> dict[str, Any]:
 def _model(statement: Statement, source: Evaluator) -> dict[str, Any]:
     settings = statement.run.settings
     developer, name = source.model_id.split("/")
-    known = ("model", "checkpoint", "dtype", "vocabulary", "mass", "scored_as")
+    details = ("model", "checkpoint", "dtype", "vocabulary", "mass", "scored_as")
     return {
         "name": name,
         "id": source.model_id,
@@ -131,7 +129,7 @@ def _model(statement: Statement, source: Evaluator) -> dict[str, Any]:
         "additional_details": {
             "deployment_type": "self_deployed",
             "model_availability": source.availability,
-            **{key: str(settings[key]) for key in known if settings.get(key)},
+            **{key: str(settings[key]) for key in details if settings.get(key)},
         },
     }
 
@@ -139,10 +137,10 @@ def _model(statement: Statement, source: Evaluator) -> dict[str, Any]:
 def _result(statement: Statement, name: str) -> dict[str, Any]:
     run, likelihood = statement.run, name in RATES
     least = 1.0 if name.endswith("perplexity") else 0.0
-    known: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     if likelihood or run.metric == ACCURACY:
         most = "Infinity" if likelihood else 1.0
-        known = {"score_type": "continuous", "min_score": least, "max_score": most}
+        limits = {"score_type": "continuous", "min_score": least, "max_score": most}
     return {
         "evaluation_result_id": f"{run.task}/{name}",
         "evaluation_name": run.task,
@@ -151,7 +149,7 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
             "metric_id": "accuracy" if name == "acc" else name,
             "metric_name": name,
             "lower_is_better": likelihood or run.lower_is_better,
-            **known,
+            **limits,
             "metric_parameters": {
                 **statement.settings,
                 "bound": statement.bound_of(name),
@@ -170,15 +168,15 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
 
 def _uncertainty(statement: Statement, name: str, least: float) -> dict[str, Any]:
     """Return a number's error and interval, where they are known."""
-    found: dict[str, Any] = {"num_samples": statement.num_units}
+    uncertainty: dict[str, Any] = {"num_samples": statement.num_units}
     if (error := statement.numbers[name].stderr) is not None:
         over_texts = "over texts (ratio of sums), draws included"
         over = over_texts if name in RATES else "over questions"
-        found["standard_error"] = {"value": error, "method": f"analytic, {over}"}
+        uncertainty["standard_error"] = {"value": error, "method": f"analytic, {over}"}
     upper = statement.certified(name)
     if upper is not None and statement.bound is not Bound.EXACT:
         markov = statement.bound is Bound.STOCHASTIC_LOWER
-        found["confidence_interval"] = {
+        uncertainty["confidence_interval"] = {
             "lower": least,
             "upper": upper,
             "confidence_level": 1 - DELTA if markov else 1.0,
@@ -187,7 +185,7 @@ def _uncertainty(statement: Statement, name: str, least: float) -> dict[str, Any
             if markov
             else "strict bound of log p of each text; says nothing of other texts",
         }
-    return found
+    return uncertainty
 
 
 def _details(statement: Statement, name: str) -> dict[str, str]:
@@ -217,25 +215,23 @@ def _details(statement: Statement, name: str) -> dict[str, str]:
 
 
 def _data(statement: Statement) -> dict[str, Any]:
-    run = statement.run
-    config = run.settings.get("configs", {}).get(run.task, {})
+    run, config = statement.run, statement.config
     repository = config.get("dataset_path")
-    said = command(run.task, run.settings)
-    digest = {"texts_digest": run.texts_digest, "command": said}
+    about = {
+        "texts_digest": run.texts_digest,
+        "command": command(run.task, run.settings),
+    }
     if not isinstance(repository, str) or "/" not in repository:
-        return {
-            "dataset_name": run.task,
-            "source_type": "other",
-            "additional_details": digest,
-        }
-    named = {"hf_split": config.get("test_split") or config.get("validation_split")}
+        source = {"dataset_name": run.task, "source_type": "other"}
+        return {**source, "additional_details": about}
+    split = config.get("test_split") or config.get("validation_split")
     return {
         "dataset_name": config.get("dataset_name") or repository,
         "source_type": "hf_dataset",
         "hf_repo": repository,
-        **{key: value for key, value in named.items() if value},
+        **({"hf_split": split} if split else {}),
         "samples_number": statement.num_units,
-        "additional_details": digest,
+        "additional_details": about,
     }
 
 

@@ -45,13 +45,13 @@ def export_results(
         ValueError: If there is no accuracy, one is of no data set of the hub, or a
             result lacks what it must state.
     """
-    asked = [s for s in statements_of(runs) if "acc" in s.numbers]
-    if not asked:
+    statements = [s for s in statements_of(runs) if "acc" in s.numbers]
+    if not statements:
         raise ValueError(
             "there is no accuracy here, and leaderboards of the hub take nothing else: "
             "export likelihoods --to every-eval-ever or model-card"
         )
-    entries = {s.run.task: _entry(s, task_id) for s in asked}
+    entries = {s.run.task: _entry(s, task_id) for s in statements}
     folder = output / ".eval_results"
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -63,8 +63,7 @@ def export_results(
 
 
 def _entry(statement: Statement, task_id: str | None) -> EvalResultEntry:
-    run = statement.run
-    config = run.settings.get("configs", {}).get(run.task, {})
+    run, config = statement.run, statement.config
     repository = config.get("dataset_path")
     if not isinstance(repository, str) or not re.fullmatch(r"[^/]+/[^/]+", repository):
         raise ValueError(
@@ -88,7 +87,7 @@ def export_card(runs: Sequence[Run], output: Path, model_name: str) -> Path:
     Args:
         runs: The results.
         output: The card, ``README.md`` of a repository.
-        model_name: What the card's metadata call the model.
+        model_name: Name of the model in the card's metadata.
 
     Raises:
         ValueError: If a result lacks what it must state.
@@ -98,12 +97,12 @@ def export_card(runs: Sequence[Run], output: Path, model_name: str) -> Path:
     statements = statements_of(runs)
     is_ours = any("strings_scored" not in run.settings for run in runs if run.answers)
     card: Any = read_card(output, model_name, TAGS if is_ours else ())
-    ours = [result for statement in statements for result in _results(statement)]
-    # Those that are ours say what they bound; others' stay.
-    there = card.data.eval_results or []
-    kept = [r for r in there if "bound" not in (r.metric_args or {})]
+    # Results of ours have a bound; those of others stay.
+    before = card.data.eval_results or []
+    kept = [r for r in before if "bound" not in (r.metric_args or {})]
+    results = [result for statement in statements for result in _results(statement)]
     card.data.model_name = card.data.model_name or model_name
-    card.data.eval_results = kept + ours
+    card.data.eval_results = kept + results
     put_section(card, "lm-latent-eval", _section(statements))
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, str(card))
@@ -112,19 +111,17 @@ def export_card(runs: Sequence[Run], output: Path, model_name: str) -> Path:
 
 def _results(statement: Statement) -> list[EvalResult]:
     run = statement.run
-    config = run.settings.get("configs", {}).get(run.task, {})
     counted = "num_texts" if run.is_of_texts else "num_questions"
-    found = []
+    results = []
     for name, number in statement.numbers.items():
         errors = {  # for which a model index has no field
             "standard_error": number.stderr,
             "monte_carlo_standard_error": number.monte_carlo_stderr,
         }
-        known = {of: error for of, error in errors.items() if error is not None}
-        found.append(
+        results.append(
             EvalResult(
                 task_type="language-modeling" if run.is_of_texts else "text-generation",
-                dataset_type=str(config.get("dataset_path") or run.task),
+                dataset_type=str(statement.config.get("dataset_path") or run.task),
                 dataset_name=run.task,
                 # The card has one entry for all results of a data set's configuration.
                 dataset_config=run.task,
@@ -133,7 +130,7 @@ def _results(statement: Statement) -> list[EvalResult]:
                 metric_args={
                     **statement.settings,
                     "bound": statement.bound_of(name),
-                    **known,
+                    **{of: error for of, error in errors.items() if error is not None},
                 },
                 dataset_args={
                     counted: statement.num_units,
@@ -141,15 +138,14 @@ def _results(statement: Statement) -> list[EvalResult]:
                 },
             )
         )
-    return found
+    return results
 
 
 def _section(statements: Sequence[Statement]) -> str:
-    kinds = {
-        "Likelihoods": [s for s in statements if s.run.is_of_texts],
-        "Scores of questions": [s for s in statements if not s.run.is_of_texts],
-    }
-    return "\n\n".join(_part(title, some) for title, some in kinds.items() if some)
+    texts = [s for s in statements if s.run.is_of_texts]
+    questions = [s for s in statements if not s.run.is_of_texts]
+    parts = {"Likelihoods": texts, "Scores of questions": questions}
+    return "\n\n".join(_part(title, part) for title, part in parts.items() if part)
 
 
 def _part(title: str, statements: Sequence[Statement]) -> str:

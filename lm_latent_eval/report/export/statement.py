@@ -50,7 +50,7 @@ OF_LOG_P = {
 
 
 def statements_of(runs: Sequence[Run]) -> list[Statement]:
-    """Return what is said of each task; those without a number are left out.
+    """Return the statement of each task; those without a number are left out.
 
     Raises:
         ValueError: If no task has a number, or as of ``Statement.of``.
@@ -64,7 +64,7 @@ class Statement:
 
     run: Run
     numbers: dict[str, Number]
-    """Those that can be published: rates per unit, an accuracy, or a mean score."""
+    """Numbers that can be published: rates, an accuracy, or a mean score."""
     bound: Bound
 
     @classmethod
@@ -75,39 +75,42 @@ class Statement:
             ValueError: If the run is not finished, something that a number depends on
                 is not known, or there is no number.
         """
-        if not run.finished:
-            lacking = run.settings.get(WITHOUT_NUMBER)
+        if lacking := run.settings.get(WITHOUT_NUMBER):
             raise ValueError(
                 f"{run.task} has no number of {len(lacking)} texts ({lacking[0]}): "
                 "draw more samples"
-                if lacking
-                else f"{run.task} is not finished: finish the run first"
             )
+        if not run.finished:
+            raise ValueError(f"{run.task} is not finished: finish the run first")
         bounds = [answer.estimate.bound for answer in run.answers]
         bound = Bound.weakest(bounds) if bounds else Bound.NONE
         is_drawn = bool(bounds) and bound is not Bound.EXACT
         needed = REQUIRED + (("seed",) if is_drawn else ())
-        missing = [name for name in needed if run.settings.get(name) is None]
-        if missing:
+        if missing := [name for name in needed if run.settings.get(name) is None]:
             raise ValueError(
                 f"{run.task} does not say {', '.join(missing)}, on which its "
                 "numbers depend: run it again with this version"
             )
-        found = {
+        published = {
             name: number
             for name, number in numbers(run).items()
             if name in (*RATES, "acc", run.metric)
             and not isinstance(number.value, str)
             and math.isfinite(number.value)
         }
-        if not found:
+        if not published:
             raise NoNumberError(f"{run.task} has no number to export")
-        statement = cls(run, found, bound)
+        statement = cls(run, published, bound)
         if statement.num_units < 2:
             raise ValueError(
                 f"{run.task} has one text: an error over texts takes at least two"
             )
         return statement
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Configuration of the task by lm-eval; empty without one."""
+        return dict(self.run.settings.get("configs", {}).get(self.run.task, {}))
 
     @property
     def num_units(self) -> int:
@@ -117,15 +120,15 @@ class Statement:
     @property
     def documents(self) -> dict[int, list[Answer]]:
         """Answers to each text or question that the numbers are of."""
-        found: dict[int, list[Answer]] = {}
+        documents: dict[int, list[Answer]] = {}
         for answer in self.run.answers:
             if "acc" not in self.numbers or answer.accuracy is not None:
-                found.setdefault(answer.index, []).append(answer)
-        return found
+                documents.setdefault(answer.index, []).append(answer)
+        return documents
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the numbers."""
+        """Settings that the numbers depend on."""
         return stated(self.run.settings)
 
     def certified(self, metric: str) -> float | None:
@@ -147,9 +150,8 @@ class Statement:
 
     def bound_of(self, metric: str) -> str:
         """Say how a number bounds the true one: an accuracy not at all."""
-        if metric in RATES or self.bound is Bound.EXACT:
-            return OF_LOG_P[self.bound]
-        return OF_LOG_P[Bound.NONE]
+        is_bound = metric in RATES or self.bound is Bound.EXACT
+        return OF_LOG_P[self.bound if is_bound else Bound.NONE]
 
     @property
     def note(self) -> str:
@@ -172,10 +174,10 @@ def slack(answers: Sequence[Answer], bound: Bound) -> float:
     return certificate_cost(1 - DELTA, multiplicity=max(streams.values()))
 
 
-_THEIRS = ("lm_eval", "tasks")
-"""Where lm-eval's own task files are."""
+_TASKS = ("lm_eval", "tasks")
+"""Folder of lm-eval's own task files."""
 _SEEDS = [0, 1234, 1234, 1234]
-"""What lm-eval takes without ``--seed``."""
+"""Seeds of lm-eval without ``--seed``."""
 
 
 def command(task: str, settings: Mapping[str, Any]) -> str:
@@ -204,11 +206,11 @@ def _estimate(settings: Mapping[str, Any]) -> Iterator[str]:
         made = model in WRAPPERS and row.choices and value not in row.choices()
         if value == row.default or made:
             continue
-        said = "all" if value is None else str(value)
+        text = "all" if value is None else str(value)
         if row.name in shared:
-            yield from (f"--{row.name.replace('_', '-')}", said)
+            yield from (f"--{row.name.replace('_', '-')}", text)
         else:
-            yield from ("--option", f"{row.name}={said}")
+            yield from ("--option", f"{row.name}={text}")
 
 
 def _lm_eval(task: str, settings: Mapping[str, Any]) -> Iterator[str]:
@@ -244,8 +246,8 @@ def _lm_eval(task: str, settings: Mapping[str, Any]) -> Iterator[str]:
             yield _quoted(template)
         if run.get("fewshot_as_multiturn") is False:
             yield "--fewshot_as_multiturn false"
-    if said := run.get("system_instruction"):
-        yield f"--system_instruction {_quoted(said)}"
+    if instruction := run.get("system_instruction"):
+        yield f"--system_instruction {_quoted(instruction)}"
     if (limit := run.get("limit")) is not None:
         yield f"--limit {limit:g}"
     if samples := (run.get("samples") or {}).get(task):
@@ -259,7 +261,7 @@ def _include_path(config: Mapping[str, Any]) -> str | None:
     if not isinstance(source, str):
         return None
     parts = Path(source).parts
-    if any(parts[n : n + 2] == _THEIRS for n in range(len(parts))):
+    if any(parts[n : n + 2] == _TASKS for n in range(len(parts))):
         return None
     shipped = {path.name for path in Path(task_path()).rglob("*.yaml")}
     return '"$(lm-latent-eval tasks)"' if parts[-1] in shipped else "FOLDER"
@@ -271,11 +273,9 @@ def _quoted(text: Any) -> str:
 
 def section(run: Run) -> str:
     """Return how to make the numbers of a run again, as Markdown."""
-    said = command(run.task, run.settings)
+    line = command(run.task, run.settings)
     # What HTML or a fence could end stands in the text instead, escaped.
-    shown = (
-        f"  {markdown(said)}" if set(said) & {"<", "`"} else f"  ```\n  {said}\n  ```"
-    )
+    shown = f"  {markdown(line)}" if {*line} & {*"<`"} else f"  ```\n  {line}\n  ```"
     by = ", ".join(
         f"{name} {markdown(str(version))}"
         for name in ("lm_latent_eval", "lm_eval", "transformers", "torch")
