@@ -155,10 +155,10 @@ def corpus(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.numbers import table_of
     from lm_latent_eval.scoring.answer import Answer
     from lm_latent_eval.scoring.files import keep, read_answers
-    from lm_latent_eval.scoring.records import JOURNAL_FORMAT, row_of
+    from lm_latent_eval.scoring.records import FORMAT, row_of
     from lm_latent_eval.scoring.totals import Totals
 
-    settings = {"format": JOURNAL_FORMAT, "num_texts": args.words, "model": "exact"}
+    settings = {"format": FORMAT, "num_texts": args.words, "model": "exact"}
 
     def rows(_: object) -> Iterator[dict[str, Any]]:
         for n in range(args.words):

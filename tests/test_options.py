@@ -46,7 +46,6 @@ def test_docstrings_say_what_the_tables_say(file, name):
 @pytest.mark.parametrize(
     ("function", "kinds"),
     [
-        (LatentModel.log_likelihood, [ScoringOptions]),
         (Latent.__init__, [OpeningOptions]),
         (LatentModel.generate, []),
         (load, []),

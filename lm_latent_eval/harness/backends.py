@@ -22,44 +22,9 @@ from lm_latent_eval.scoring.options import parse_device, parse_dtype
 class Latent(Backend):
     """``latent``: scores strings with the latent language model of a directory.
 
-    Args:
-        pretrained: Checkpoint directory or hub repository. None: the demonstration, of
-            ``latent_kglm``.
-        model: Its name, with or without ``latent_``, or ``package.module:Class``. None:
-            what the directory says.
-        revision: Of the repository: a commit, tag or branch. None: the newest.
-        estimator: How the sum over the latents is estimated. One of ``auto``,
-            ``mixed``, ``is``, ``beam``, ``dpf``, ``smc``, ``ais``, ``exact``. None: the
-            first that the model has.
-        num_samples: K, the samples a text (of ``auto`` at least 20) or the width of a
-            beam. Default: 100.
-        proposal: What latents are drawn from, one that the checkpoint has. None: the
-            first that the model has.
-        temperature: Divides the proposal's scores; above 1 flattens it. From 0.001 to
-            1000: beyond, rounding would decide. Default: 1.0.
-        seed: Of all random numbers. Default: 0.
-        unk: What an unknown word costs beside p(unknown): its spelling (``spelled``), 1
-            / number of unknown types (``penalized``) or nothing (``closed``). None:
-            `spelled` with a character model, else `penalized` or `closed`.
-        target_stderr: Choose K a text, from a pilot of ``num_samples``, for this Monte
-            Carlo standard error of its log-likelihood in nats; the number comes from
-            fresh draws. None: K is given.
-        max_samples: The most that ``target_stderr`` may choose. Default: 100000.
-        bounds: ``lower``, or ``both`` for an upper bound of whole texts as well, which
-            takes as many draws again. Default: lower.
-        batch_size: Texts scored together, or ``auto``: as many as memory allows. Moves
-            no number but by rounding. Default: auto.
-        max_batch_size: The most that ``auto`` takes. None: 64; 128 of ``latent_cot``,
-            256 of ``latent_tokens``.
-        device: Where to compute, such as ``cpu``, ``cuda``, ``cuda:1`` or ``mps``,
-            which has no float64. None: a GPU if there is one.
-        dtype: Floating type to compute in; ``auto`` is that of the checkpoint. One of
-            ``auto``, ``float32``, ``float64``. Default: auto.
-        log_weights: Whether records beside the results keep log-weights. Default:
-            False.
-
-    A model that scores strings its own way has other options than those from
-    ``estimator`` to ``bounds``.
+    Arguments are those of ``OpeningOptions`` and ``ScoringOptions`` (docs/options.md).
+    A model that scores strings its own way has options of its own in place of the
+    latter.
     """
 
     def __init__(

@@ -167,8 +167,8 @@ class Pretrained(LatentLM, PreTrainedModel):
             ValueError: Always.
         """
         raise ValueError(
-            "a model alone lacks its vocabulary and its card: "
-            "lm_latent_eval.load(DIR).push_to_hub(...) sends the whole checkpoint"
+            "a model alone lacks its vocabulary: `hf upload REPOSITORY DIR` sends the "
+            "whole checkpoint"
         )
 
     @classmethod

@@ -28,7 +28,7 @@ from lm_latent_eval.ledger.settings import Settings, differences, refuse_others
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.interface import TextScorer
 from lm_latent_eval.scoring.records import (
-    JOURNAL_FORMAT,
+    FORMAT,
     TASK,
     Record,
     answer_of,
@@ -341,11 +341,11 @@ def _has_lines(path: Path) -> bool:
 
 
 def _file(path: Path) -> Journal:
-    return Journal(path, KIND, JOURNAL_FORMAT)
+    return Journal(path, KIND, FORMAT)
 
 
 def _journal(path: Path) -> Journal:
-    return Journal(_beside(path, UNFINISHED), KIND, JOURNAL_FORMAT)
+    return Journal(_beside(path, UNFINISHED), KIND, FORMAT)
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -361,7 +361,7 @@ def settings_of(
     for _ in seen:
         continue
     return {
-        "format": JOURNAL_FORMAT,
+        "format": FORMAT,
         "lm_latent_eval": __version__,
         "num_texts": seen.number,
         "texts": seen.digest,

@@ -23,8 +23,7 @@ from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.text.files import digest
 
 METADATA = b"lm_latent_eval"
-FORMAT = 3
-JOURNAL_FORMAT = 4
+FORMAT = 4
 NO_END = "pieces of its own tokenizer; no end of a text is charged"
 """Unit of causal networks of transformers."""
 TASK = "estimate"
@@ -80,11 +79,7 @@ _MAY_BE_EMPTY = {
     for name, said in get_type_hints(kind).items()
     if type(None) in get_args(said)
 }
-_BEFORE = {"histories": "num_samples"}
-"""Columns that had another name in 0.3."""
-_NEW = ("at_least", "at_most")
-"""Columns that records of before have not."""
-_ONLY_WHERE_KNOWN = (*_NEW, "log_weights")
+_ONLY_WHERE_KNOWN = ("at_least", "at_most", "log_weights")
 """Columns that a record lacks if none of its answers has them."""
 _KINDS = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bool}
 _INFINITE = ("inf", "-inf")
@@ -140,10 +135,9 @@ def checked_answer(answer: Answer) -> Answer:
 
 def _checked(column: str, row: dict[str, Any]) -> Any:
     """Return the value of a column."""
-    named = column if column in row else _BEFORE.get(column, column)
-    if named not in row and column not in _NEW:
+    if column not in row:
         raise ValueError(f"there is no {column}")
-    value = row.get(named)
+    value = row[column]
     if value is None and column in _MAY_BE_EMPTY:
         return None
     if column == "log_weights" and isinstance(value, list):
@@ -232,13 +226,12 @@ def read(path: Path) -> list[Record]:
     except ValueError as err:
         raise ValueError(f"{path} is no record of a run ({err})") from err
     settings = {name: said for name, said in settings.items() if name != "task"}
-    before = [(old, TYPES[new]) for new, old in _BEFORE.items()]
-    schema = pa.schema([*TYPES.items(), *before])
-    rows = file.rows(schema, optional=(*_ONLY_WHERE_KNOWN, *_BEFORE, *dict(before)))
+    empty = {"log_weights": [], "at_least": None, "at_most": None}
+    rows = file.rows(SCHEMA, optional=_ONLY_WHERE_KNOWN)
     found: dict[tuple[int, int], Answer] = {}
     for place, row in enumerate(rows, start=1):
         try:
-            answer = answer_of({"log_weights": [], **row})
+            answer = answer_of({**empty, **row})
             if (answer.index, answer.option) in found:
                 raise ValueError("the same document and option as one before")
         except ValueError as err:
@@ -295,4 +288,4 @@ def journal(
 
 
 def _journal(path: Path) -> Journal:
-    return Journal(path, "record of a run", JOURNAL_FORMAT)
+    return Journal(path, "record of a run", FORMAT)

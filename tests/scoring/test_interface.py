@@ -7,33 +7,25 @@ import logging
 import math
 import pickle
 import re
-import shutil
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from huggingface_hub import HfApi, ModelCard
 
 import lm_latent_eval
 from lm_latent_eval.cli import main
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.manifest import ManifestError
 from lm_latent_eval.models.checkpoint import load_checkpoint
 from lm_latent_eval.report import results
-from lm_latent_eval.report.export import hub
-from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring import opening, workers
 from lm_latent_eval.scoring.answer import MissedTextsError
 from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.generation import GenerationOptions
-from lm_latent_eval.scoring.model import CARD
 from lm_latent_eval.scoring.opening import Opening, scorer_of
 from lm_latent_eval.scoring.records import answer_of
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.words import PADDING, START, UNKNOWN
 from tests import tiny_checkpoint
 from tests.missing_support import miss
-from tests.report.test_export import result
 from tests.rounding import agree
 from tests.watching import watch
 
@@ -218,82 +210,3 @@ def test_a_worker_keeps_the_others_of_its_block(kglm_directory, monkeypatch):
     block = pa.table({"documents": [[*range(5)]], "texts": [TEXTS]})
     answers = [answer_of(json.loads(row)) for row in worker(block)["row"].to_pylist()]
     assert sorted(answer.index for answer in answers) == OTHERS
-
-
-# -- what is sent to the hub is a checkpoint with a card, and loads as the one here ----
-
-
-@pytest.fixture
-def directory(spelled_directory, tmp_path):
-    return shutil.copytree(spelled_directory, tmp_path / "there")
-
-
-@pytest.fixture
-def repositories(monkeypatch):
-    """The hub: name -> file -> content."""
-    sent: dict[str, dict[str, bytes]] = {}
-
-    def create(self, repo_id, *, private, exist_ok):
-        sent.setdefault(repo_id, {})
-        return SimpleNamespace(repo_id=repo_id)
-
-    def commit(self, repo_id, operations, *, commit_message, revision, create_pr):
-        assert "by lm-latent-eval" in commit_message
-        for operation in operations:
-            with operation.as_file() as file:
-                sent[repo_id][operation.path_in_repo] = file.read()
-        return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit")
-
-    monkeypatch.setattr(HfApi, "create_repo", create)
-    monkeypatch.setattr(HfApi, "create_commit", commit)
-    return sent
-
-
-def test_what_is_sent_can_be_loaded(directory, repositories, tmp_path):
-    model = lm_latent_eval.load(directory, device="cpu")
-    (directory / "notes.txt").write_text("not ours to send")
-    url = model.push_to_hub("me/kglm")
-    assert url == "https://hub/me/kglm/commit"
-    fetched = tmp_path / "fetched"
-    fetched.mkdir()
-    for name, content in repositories["me/kglm"].items():
-        (fetched / name).write_bytes(content)
-    assert not (fetched / "notes.txt").exists()
-    again = lm_latent_eval.load(fetched, device="cpu")
-    assert again.checkpoint.digest == model.checkpoint.digest
-    how = {"texts": TEXTS, "num_samples": 5, "batch_size": 1}
-    assert again.log_likelihood(**how) == model.log_likelihood(**how)
-
-
-def test_the_card_says_how_and_what(directory, repositories):
-    model = lm_latent_eval.load(directory, device="cpu")
-    model.push_to_hub("me/kglm")
-    text = repositories["me/kglm"][CARD].decode()
-    command = (
-        "lm_eval --model latent_kglm --model_args pretrained=me/kglm,estimator=auto"
-    )
-    assert command in text
-    assert "Estimator: `auto`" in text
-    assert model.checkpoint.digest in text
-    assert not re.search(r"\| bits_per_byte +\|", text), "nobody knows"
-    # Numbers, and what people wrote, stay in it; what is said of use is said once.
-    (directory / CARD).write_text(text.replace("# me/kglm", "# me/kglm\n\nOur words."))
-    hub.export_card([Run.of(result())], directory / CARD, "me/kglm")
-    model.push_to_hub("me/other")
-    card = ModelCard(repositories["me/other"][CARD].decode())
-    assert "Our words." in card.text
-    assert (
-        re.search(r"\| t +\| bits_per_byte +\|", card.text) and card.data.eval_results
-    )
-    assert card.text.count("## How it is scored") == 1
-    assert "pretrained=me/other" in card.text
-
-
-def test_what_is_no_checkpoint_is_not_sent(directory, repositories):
-    model = lm_latent_eval.load(directory, device="cpu")
-    (directory / "tokenizer.json").write_text("{}")
-    with pytest.raises(ManifestError, match=r"tokenizer\.json"):
-        model.push_to_hub("me/kglm")
-    with pytest.raises(ValueError, match=r"load\(DIR\)\.push_to_hub"):
-        model.checkpoint.model.push_to_hub("me/kglm")
-    assert not repositories

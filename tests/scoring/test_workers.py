@@ -16,7 +16,7 @@ from lm_latent_eval.report.results import read
 from lm_latent_eval.scoring import files, opening, workers
 from lm_latent_eval.scoring.answer import Answer, MissedTextsError
 from lm_latent_eval.scoring.opening import Opening
-from lm_latent_eval.scoring.records import JOURNAL_FORMAT, row_of
+from lm_latent_eval.scoring.records import FORMAT, row_of
 from lm_latent_eval.scoring.workers import score_corpus
 from lm_latent_eval.text.corpora import TextFile
 from tests.conftest import PROJECT
@@ -156,7 +156,7 @@ def test_texts_without_a_number_are_named(
 
 @pytest.mark.parametrize("said", [-1, 3.0, "3", True, None, [], 10**12, 10**400])
 def test_any_number_of_texts_is_refused_or_costs_nothing(tmp_path, said):
-    settings = {"format": JOURNAL_FORMAT, "num_texts": said}
+    settings = {"format": FORMAT, "num_texts": said}
     row = row_of(Answer.exact(-3.0, "a text"))
     files._file(tmp_path / "lines").write(settings, [row])
     with files._journal(tmp_path / "killed").going_on(settings, None) as rows:

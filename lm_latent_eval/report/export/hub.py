@@ -16,6 +16,8 @@ import yaml
 from huggingface_hub import (
     EvalResult,
     EvalResultEntry,
+    ModelCard,
+    ModelCardData,
     eval_result_entries_to_yaml,
 )
 
@@ -28,7 +30,9 @@ from lm_latent_eval.report.export.statement import (
 from lm_latent_eval.report.numbers import written
 from lm_latent_eval.report.tables import error, frame, markdown, rendered, shown
 from lm_latent_eval.report.units import Run
-from lm_latent_eval.scoring.model import TAGS, put_section, read_card
+
+TAGS = ("latent-variable-model",)
+"""Tags of a new card of a model of ours."""
 
 
 def export_results(
@@ -170,3 +174,36 @@ def _part(title: str, statements: Sequence[Statement]) -> str:
     ]
     table = rendered(frame(rows), "text")
     return "\n\n".join([f"## {title}", table, "\n".join(notes)])
+
+
+def read_card(path: Path, name: str, tags: Sequence[str] = ()) -> ModelCard:
+    """Return a model card that is there, or begin one.
+
+    Args:
+        path: Of the card.
+        name: Name of the model in a new card.
+        tags: Its tags.
+    """
+    if path.exists():
+        there: ModelCard = ModelCard.load(path)
+        return there
+    data = ModelCardData(tags=[*tags] or None)
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {name}\n")
+
+
+def put_section(found: ModelCard, mark: str, text: str) -> None:
+    """Write a section of a card, in the place of what it was before if it was there.
+
+    Args:
+        found: The card.
+        mark: The comment that begins the section, and with a slash ends it.
+        text: Text of the section.
+    """
+    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    section = f"{begin}\n{text}\n{end}"
+    between = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
+    found.text = (
+        between.sub(lambda _: section, found.text)
+        if between.search(found.text)
+        else f"{found.text.rstrip()}\n\n{section}\n"
+    )
