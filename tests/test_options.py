@@ -21,7 +21,7 @@ from lm_latent_eval.options import (
     whole,
 )
 from lm_latent_eval.scoring.interface import TextModel
-from lm_latent_eval.scoring.model import LatentModel, load
+from lm_latent_eval.scoring.model import load
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from tests import option_tables
 from tests.conftest import PROJECT
@@ -47,7 +47,6 @@ def test_docstrings_say_what_the_tables_say(file, name):
     ("function", "kinds"),
     [
         (Latent.__init__, [OpeningOptions]),
-        (LatentModel.generate, []),
         (load, []),
     ],
 )

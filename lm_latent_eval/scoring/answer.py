@@ -21,12 +21,12 @@ class Answer:
     """An estimate with facts about its text and its draws."""
 
     index: int
-    """Which query it answers; of a task, which document."""
+    """Number of the query; of a task, number of the document."""
     estimate: Estimate
     stream: str = ""
-    """Which random numbers were used: equal streams mean shared draws."""
+    """Name of the random numbers: equal streams mean shared draws."""
     unspelled: int = 0
-    """Unknown words charged as a class: what was scored is more than this string."""
+    """Unknown words charged as a class: more was scored than this string."""
     respaced: int = 0
     """Gaps of unusual white space that were not charged."""
     left_out: int = 0
@@ -40,19 +40,19 @@ class Answer:
     """Log p of the tokenizer's own segmentation of a whole text, nats, where others are
     summed over."""
 
-    # Known to the caller: scorers leave it out.
+    # The caller adds the rest: scorers leave it out.
     text: str = ""
-    """Digest of what was scored, its context included."""
+    """Digest of the scored string, its context included."""
     words: int = 0
-    """Between white space; at least 1."""
+    """Words between white space, at least 1."""
     bytes: int = 0
     option: int = 0
-    """Which answer of a question it is."""
+    """Number of the option among those of a question."""
     accuracy: float | None = None
-    """The task's own, of the whole question: the mean over the options that tie."""
+    """Accuracy of the whole question by its task: the mean over options that tie."""
     tied: bool | None = None
     """Whether rounding alone tells it from the best of its question's other options,
-    see ``estimators.rounding``; None of a whole text."""
+    see ``estimators.choices``; None of a whole text."""
 
     @property
     def tokens(self) -> int:
@@ -63,7 +63,7 @@ class Answer:
     def exact(
         cls, log_likelihood: float, text: str, context: str | None = None
     ) -> Self:
-        """Return the answer of an exact log-likelihood in nats."""
+        """Return the answer of an exact log-likelihood, nats."""
         estimate = Estimate.exact(
             float(log_likelihood), num_tokens=max(len(text.split()), 1)
         )
@@ -85,7 +85,7 @@ class Answer:
 
     @classmethod
     def product(cls, parts: Sequence[Self]) -> Self:
-        """Put the sentences of a text together, in their order."""
+        """Return the answer of a text from those of its sentences, in their order."""
         if len(parts) == 1:
             return parts[0]
         greedy = [part.is_greedy for part in parts]
@@ -100,11 +100,11 @@ class Answer:
         )
 
     def about(self, text: str, context: str | None = None) -> Self:
-        """Add what is known of the strings: their digest, words and bytes.
+        """Add digest, words and bytes of the scored string.
 
         Args:
-            text: What was scored.
-            context: What it continues; None: it is a whole text.
+            text: The string.
+            context: The context that it continues; None: it is a whole text.
         """
         return replace(
             self,
@@ -115,17 +115,16 @@ class Answer:
         )
 
     def without_weights(self) -> Self:
-        """Leave out the log-weights, which may be many."""
         return replace(self, estimate=replace(self.estimate, log_weights=()))
 
 
 @contextmanager
-def noting_progress(found: Sized, of: Sized, what: str) -> Iterator[None]:
-    """Add to an interruption's message how many answers were found and kept."""
+def noting_progress(answers: Sized, of: Sized, what: str) -> Iterator[None]:
+    """Add the number of answers so far to the message of an interruption."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        stop.add_note(f"interrupted: {len(found)} of {len(of)} {what}")
+        stop.add_note(f"interrupted: {len(answers)} of {len(of)} {what}")
         raise
 
 
@@ -141,14 +140,14 @@ class MissedTextsError(MissedSupportError):
 
         Args:
             names: Index of each query without an answer -> its name.
-            why: What was wrong with one of them; its name comes first.
+            why: The error of one of them; its name comes first.
             of: Number of queries.
         """
         self.names = dict(names)
         self.why = why
         self.of = of
         self.answers: list[Answer] = []
-        """Answers of the other texts, where the caller has collected them."""
+        """Answers of the other texts, if the caller has collected them."""
         others = [n for n in names.values() if not why.startswith(f"{n} ")]
         more = f", and {len(others) - NAMED} more" if len(others) > NAMED else ""
         likewise = f". Likewise {', '.join(others[:NAMED])}{more}" if others else ""
@@ -159,18 +158,13 @@ class MissedTextsError(MissedSupportError):
         )
 
     def leaving(self, answers: Mapping[int, Answer], of: int) -> Self:
-        """Return the error with the answers of the other texts, by their places.
-
-        Args:
-            answers: Those that were found before are among them.
-            of: How many texts there are.
-        """
+        """Return the error with the answers of the other texts, of ``of`` texts."""
         err = type(self)(self.names, self.why, of)
         err.answers = [answers[n] for n in sorted(answers)]
         return err
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle with the names, and without the answers."""
+        """Pickle without the answers."""
         return type(self), (self.names, self.why, self.of)
 
 
@@ -178,11 +172,6 @@ class Missed:
     """Collects the texts of a run that have no number."""
 
     def __init__(self, queries: Sequence[Query]) -> None:
-        """Start with none.
-
-        Args:
-            queries: All queries.
-        """
         self._of = len(queries)
         self._errors: dict[int, MissedSupportError] = {}
         self._names: dict[int, str] = {}
@@ -198,10 +187,10 @@ class Missed:
             self._names[query.index] = query.name
 
     def tell(self) -> None:
-        """Raise the error of all collected texts, if there are any.
+        """Raise the error of all collected texts.
 
         Raises:
-            MissedTextsError: If there was one.
+            MissedTextsError: If there is one.
         """
         for err in self._errors.values():
             raise MissedTextsError(self._names, str(err), self._of) from err

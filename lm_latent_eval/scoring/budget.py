@@ -1,9 +1,9 @@
-"""Budget of texts: how many samples each gets, by which estimator, and what that costs.
+"""Budget of texts: the samples of each, the estimator, and their cost.
 
-Where a text decides, it is by a pilot with random numbers of its own: so given the
-decision an estimate is unbiased, and its bound and certificate hold. The decision
-follows from the text, the settings and the seed alone.
-A cost in evaluations and memory is announced if large, and refused if too large.
+A text's own K is chosen by a pilot with random numbers of its own: given that K an
+estimate is unbiased, and its bound and certificate hold. The choice follows from the
+text, the settings and the seed alone. A cost in evaluations and memory is announced if
+large, and refused if too large.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Budget:
         yield from chosen
 
     def _required(self, log_w: Tensor, stderr: float) -> int:
-        """Return K: what is drawn, and as much again where half of K is searched.
+        """Return K: the draws, and as many again where half of K is searched.
 
         The draws are those outside of the pilot's search, so that no search of
         ``mixed`` may be narrower.

@@ -25,11 +25,11 @@ from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text, naming
 
 MOST_WORDS = 64
-"""Of a text that is drawn, its end included."""
+"""Limit of the words of a text that is drawn, its end included."""
 LEVEL = 0.95
 WIDER = 10
-"""Times as many latents, of which the bound from above takes one that the proposal may
-hardly ever draw: among few it counts too much."""
+"""Factor of the latents for the bound from above. It takes one that the proposal may
+hardly ever draw, which counts too much among few."""
 
 
 class Calibrated(NamedTuple):
@@ -58,11 +58,11 @@ class Calibration:
 
     @property
     def half_width(self) -> float:
-        """Of the gap's interval of 95 %, Student's t over texts."""
-        number = len(self.texts)
+        """Half-width of the gap's interval of 95 %, Student's t over texts."""
+        num_texts = len(self.texts)
         spread = statistics.stdev(text.gap for text in self.texts)
-        quantile = stdtrit(number - 1, (1 + LEVEL) / 2)
-        return float(quantile * spread / math.sqrt(number))
+        quantile = stdtrit(num_texts - 1, (1 + LEVEL) / 2)
+        return float(quantile * spread / math.sqrt(num_texts))
 
     @property
     def is_told(self) -> bool:

@@ -174,9 +174,7 @@ class LatentModel:
         max_tokens: int = MOST_TOKENS,
         until: Sequence[str] = (),
         sampling_temperature: float = 1.0,
-        num_samples: int | None = None,
-        proposal: str | None = None,
-        seed: int = 0,
+        **options: Any,
     ) -> list[str]:
         """Continue texts word by word.
 
@@ -185,9 +183,8 @@ class LatentModel:
             max_tokens: Write at most so many words.
             until: Strings to stop before.
             sampling_temperature: Of the words; 0 takes the most probable one.
-            num_samples: Latents that stand for the text so far.
-            proposal: What they are drawn from.
-            seed: Of the random numbers.
+            **options: Options of ``log_likelihood``: ``num_samples``, the latents that
+                stand for the text so far, ``proposal`` and ``seed``.
 
         Returns:
             The continuations.
@@ -197,7 +194,6 @@ class LatentModel:
             TypeError: If ``contexts`` or ``until`` is no list of strings.
         """
         contexts = checked_strings(contexts, "contexts")
-        options = {"num_samples": num_samples, "proposal": proposal, "seed": seed}
         how = GenerationOptions(
             tuple(checked_strings(until, "until")),
             whole("max_tokens", max_tokens, 1),

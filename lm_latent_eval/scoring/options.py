@@ -150,7 +150,7 @@ class OpeningOptions(OptionTable):
 
 
 def parse_dtype(value: Any) -> torch.dtype | None:
-    """Read a floating type; ``auto`` is that of the checkpoint."""
+    """Read a floating type; None, ``auto``, is the checkpoint's."""
     if value is None or value == "auto":
         return None
     import torch

@@ -29,7 +29,7 @@ NO_END = "pieces of its own tokenizer; no end of a text is charged"
 TASK = "estimate"
 """Task of files of estimates, whose rows name none."""
 WITHOUT_NUMBER = "texts_without_number"
-"""Under what settings name texts of the run that the record lacks."""
+"""Key of settings for the names of texts that the record lacks."""
 
 TYPES = {
     "document": pa.int64(),
@@ -68,7 +68,7 @@ _COLUMN = {
     "num_tokens": "tokens",
     "log_evidence": "log_likelihood",
     "unspelled": "unknown_words_not_spelled",
-    "num_samples": "histories",  # held; settings have what was asked for
+    "num_samples": "histories",  # held; K is in the settings
     "respaced": "gaps_not_charged",
     "left_out": "unknown_words_left_out",
 }
@@ -76,8 +76,8 @@ _COLUMN = {
 _MAY_BE_EMPTY = {
     _COLUMN.get(name, name)
     for kind in (Estimate, Answer)
-    for name, said in get_type_hints(kind).items()
-    if type(None) in get_args(said)
+    for name, hint in get_type_hints(kind).items()
+    if type(None) in get_args(hint)
 }
 _ONLY_WHERE_KNOWN = ("at_least", "at_most", "log_weights")
 """Columns that a record lacks if none of its answers has them."""
@@ -109,12 +109,12 @@ def answer_of(row: dict[str, Any]) -> Answer:
     """Read a row back.
 
     Raises:
-        ValueError: If a column is missing, holds something else than its kind, or the
-            values make no estimate.
+        ValueError: If a column is missing or of another kind, or the values make no
+            estimate.
     """
 
     def read(kind: type, *but: str) -> dict[str, Any]:
-        names = [each.name for each in fields(kind) if each.name not in but]
+        names = [field.name for field in fields(kind) if field.name not in but]
         columns = ((name, _COLUMN.get(name, name)) for name in names)
         return {name: _checked(column, row) for name, column in columns}
 
@@ -124,24 +124,23 @@ def answer_of(row: dict[str, Any]) -> Answer:
 
 
 def checked_answer(answer: Answer) -> Answer:
-    """Return another scorer's answer if a record can hold it, else raise.
+    """Return another scorer's answer.
 
     Raises:
-        ValueError: If it could not.
+        ValueError: If a record cannot hold it.
     """
     answer_of(row_of(answer) | {"log_weights": []})
     return answer
 
 
 def _checked(column: str, row: dict[str, Any]) -> Any:
-    """Return the value of a column."""
     if column not in row:
         raise ValueError(f"there is no {column}")
     value = row[column]
     if value is None and column in _MAY_BE_EMPTY:
         return None
     if column == "log_weights" and isinstance(value, list):
-        return tuple(_of_kind(column, each, float) for each in value)
+        return tuple(_of_kind(column, log_w, float) for log_w in value)
     return _of_kind(column, value, _KINDS.get(TYPES[column]))
 
 
@@ -161,7 +160,6 @@ def _float(value: Any) -> float:
 
 
 def _is_possible(column: str, value: Any) -> bool:
-    """Whether a number is one that a text can have."""
     if isinstance(value, int):
         return 0 <= value <= _LARGEST
     if not isinstance(value, float) or column == "draws_degrees":
@@ -183,7 +181,7 @@ class Record:
 
     @property
     def texts_digest(self) -> str:
-        """A digest of all that was scored, in its order."""
+        """Digest of all that was scored, in its order."""
         return _digest([answer.text for answer in self.answers])
 
 
@@ -194,20 +192,15 @@ def _digest(texts: Sequence[str]) -> str:
 def write(path: Path, task: str, settings: dict[str, Any], rows: Sequence[Row]) -> None:
     """Write the record of a task, whole or not at all.
 
-    Args:
-        path: The file.
-        task: Its name.
-        settings: What the numbers depend on.
-        rows: Of its answers; log-weights and intervals take columns where there are
-            some.
+    Log-weights and intervals take columns if an answer has them.
     """
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     texts = _digest(table["text"].to_pylist())
     for name in _ONLY_WHERE_KNOWN:
         if not any(isinstance(row[name], float) or row[name] for row in rows):
             table = table.drop_columns(name)
-    said = {"format": FORMAT, "task": task, "texts": texts, **settings}
-    parquet.write(path, table, METADATA, said)
+    metadata = {"format": FORMAT, "task": task, "texts": texts, **settings}
+    parquet.write(path, table, METADATA, metadata)
 
 
 def read(path: Path) -> list[Record]:
@@ -225,29 +218,29 @@ def read(path: Path) -> list[Record]:
         task = task_of(settings)
     except ValueError as err:
         raise ValueError(f"{path} is no record of a run ({err})") from err
-    settings = {name: said for name, said in settings.items() if name != "task"}
-    empty = {"log_weights": [], "at_least": None, "at_most": None}
+    del settings["task"]
+    empty: Row = {"log_weights": [], "at_least": None, "at_most": None}
     rows = file.rows(SCHEMA, optional=_ONLY_WHERE_KNOWN)
-    found: dict[tuple[int, int], Answer] = {}
-    for place, row in enumerate(rows, start=1):
+    answers: dict[tuple[int, int], Answer] = {}
+    for number, row in enumerate(rows, start=1):
         try:
             answer = answer_of({**empty, **row})
-            if (answer.index, answer.option) in found:
+            if (answer.index, answer.option) in answers:
                 raise ValueError("the same document and option as one before")
         except ValueError as err:
-            raise ValueError(f"{path}, row {place}: {err}") from err
-        found[answer.index, answer.option] = answer
+            raise ValueError(f"{path}, row {number}: {err}") from err
+        answers[answer.index, answer.option] = answer
     finished = not settings.get(WITHOUT_NUMBER)
-    return [Record(task, settings, [*found.values()], finished)]
+    return [Record(task, settings, [*answers.values()], finished)]
 
 
-def task_of(said: dict[str, Any]) -> str:
-    """Return the task that a row or a file names.
+def task_of(row: dict[str, Any]) -> str:
+    """Return the task that a row or the settings of a file name.
 
     Raises:
-        ValueError: If it names none.
+        ValueError: If they name none.
     """
-    task = said.get("task")
+    task = row.get("task")
     if not isinstance(task, str):
         raise ValueError(f"task is {task!a:.40}")
     return task

@@ -12,6 +12,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -40,8 +41,8 @@ from lm_latent_eval.text.files import digest
 
 logger = logging.getLogger(__name__)
 
-MOST_TEXTS = 64
-"""Scored together at most, unless a user asks for more."""
+MAX_BATCH_SIZE = 64
+"""Limit of the texts scored together, unless a user asks for more."""
 UNITS = {
     Normalization.UNNORMALISED: "nats, up to one unknown constant a text",
     Normalization.BY_LENGTH: "nats; sentence ends are not modelled and not counted",
@@ -65,10 +66,10 @@ class Scorer(TextScorer):
 
         Args:
             checkpoint: Model and vocabulary.
-            options: How to estimate.
+            options: Options of scoring.
             batch_size: Texts scored together; None and ``auto`` are as many as memory
                 allows.
-            max_batch_size: The most that they take.
+            max_batch_size: The most texts that ``auto`` takes.
             quiet: Show no progress.
 
         Raises:
@@ -99,15 +100,14 @@ class Scorer(TextScorer):
             in (Normalization.ONE, Normalization.BELOW_ONE),
             conditional_on=self.model.conditional_on,
         )
-        estimators = self.model.estimators
         self.options = replace(
             options,
             estimator=estimator,
             proposal=options.proposal or self.proposal.name,
             unk=str(self.reader.policy),
         )
-        same = self.proposal.name == best.name and options.temperature == 1.0
-        searcher = None if same else best
+        is_best = self.proposal.name == best.name and options.temperature == 1.0
+        most = parse_batch_size(max_batch_size, "max_batch_size")
         self.evaluation = Evaluation(
             self.model,
             self.proposal,
@@ -117,75 +117,62 @@ class Scorer(TextScorer):
             options=self.options,
             budget=budget_of(
                 self.options,
-                estimators,
+                self.model.estimators,
                 proposal=self.proposal,
-                searcher=searcher,
+                searcher=None if is_best else best,
             ),
             batch_size=parse_batch_size(batch_size),
-            max_batch_size=parse_batch_size(max_batch_size, "max_batch_size")
-            or MOST_TEXTS,
+            max_batch_size=most or MAX_BATCH_SIZE,
             quiet=quiet,
         )
         classes = (type(self.model), type(self.proposal))
         self._trusted = all(c.__module__.startswith(consistency.OURS) for c in classes)
 
     @property
-    def fingerprint(self) -> dict[str, Any]:
-        """Everything that numbers depend on besides the query, as JSON."""
+    def _numbers(self) -> dict[str, Any]:
+        """Options and kinds of the numbers, as JSON."""
+        units = self.reader.units
+        ended = self.normalization is not Normalization.BY_LENGTH
         return {
-            "model": self.checkpoint.name,
-            "checkpoint": self.checkpoint.digest,
-            "dtype": str(self.model.dtype),
             **asdict(self.options),
-            "vocabulary": self._vocabulary,
-            "tokens_are": self._tokens_are,
             "mass": str(self.normalization),
-            "scored_as": self._scored_as,
+            "tokens_are": f"{units}, and the end of a text" if ended else units,
+            "scored_as": "sentences" if self.cut.sentence_starts else "documents",
         }
 
     @property
-    def _vocabulary(self) -> str:
-        """An identifier of the vocabulary: equal ones mean the same units."""
-        words = self.checkpoint.words
-        return digest(json.dumps(words.vocabulary)) if words else self.checkpoint.digest
-
-    @property
-    def _num_uttered(self) -> int:
-        """V, without the reserved words where unknown ones are left out."""
-        config = self.model.config
-        reserved = getattr(config, "never_uttered", ())
-        return int(config.vocab_size) - len(reserved) * (self.reader.unknown is None)
-
-    @property
-    def _tokens_are(self) -> str:
-        if self.normalization is Normalization.BY_LENGTH:
-            return self.reader.units
-        return f"{self.reader.units}, and the end of a text"
-
-    @property
-    def _scored_as(self) -> str:
-        return "sentences" if self.cut.sentence_starts else "documents"
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that numbers depend on besides the query, as JSON."""
+        words, checkpoint = self.checkpoint.words, self.checkpoint.digest
+        return {
+            "model": self.checkpoint.name,
+            "checkpoint": checkpoint,
+            "dtype": str(self.model.dtype),
+            # Equal ones mean the same units.
+            "vocabulary": digest(json.dumps(words.vocabulary)) if words else checkpoint,
+            **self._numbers,
+        }
 
     @property
     def about(self) -> dict[str, Any]:
         """Description of model and numbers for results, as JSON."""
-        config = self.model.config
-        does = type(self.evaluation.method)
+        config, method = self.model.config, type(self.evaluation.method)
+        given = self.model.conditional_on
+        # Reserved words are not uttered where unknown ones are left out.
+        reserved = getattr(config, "never_uttered", ())
+        uttered = config.vocab_size - len(reserved) * (self.reader.unknown is None)
         return {
             "checkpoint_digest": self.checkpoint.digest,
             "model_num_parameters": sum(p.numel() for p in self.model.parameters()),
             "model_dtype": str(self.model.dtype),
             "model_device": str(self.model.device),
             "latent_eval": {
-                **asdict(self.options),
-                "how": does.how.format_map(asdict(self.options)),
-                "checks": does.checks,
+                **self._numbers,
+                "how": method.how.format_map(asdict(self.options)),
+                "checks": method.checks,
                 "default_proposal": proposal_named(self.model).name,
-                "mass": str(self.normalization),
-                "tokens_are": self._tokens_are,
-                "scored_as": self._scored_as,
-                **self._conditional_on,
-                "vocabulary": f"{self._num_uttered} {self.reader.units} to utter, "
+                **({} if given is None else {"conditional_on": given}),
+                "vocabulary": f"{uttered} {self.reader.units} to utter, "
                 f"{config.num_words - config.vocab_size} more to copy",
                 "units": UNITS.get(
                     self.normalization,
@@ -196,19 +183,13 @@ class Scorer(TextScorer):
 
     @property
     def unknown_words(self) -> str:
-        """What an unknown word is charged, a policy of ``unk``."""
+        """Charge of an unknown word, a policy of ``unk``."""
         return str(self.reader.policy)
-
-    @property
-    def _conditional_on(self) -> dict[str, str]:
-        """``conditional_on`` of a conditional model; None of other models."""
-        name = self.model.conditional_on
-        return {} if name is None else {"conditional_on": name}
 
     # -- queries ----------------------------------------------------------------------
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
-        """Yield log p-hat of whole texts, their ends included, as they are found.
+        """Yield log p-hat of whole texts, their ends included, in any order.
 
         Raises:
             MissedTextsError: At the end, if an estimator found no latent of a text.
@@ -217,7 +198,7 @@ class Scorer(TextScorer):
         return self._answers(queries, self.cut.whole, whole_texts)
 
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
-        """Yield log p-hat of texts after their contexts, as they are found.
+        """Yield log p-hat of texts after their contexts, in any order.
 
         Raises:
             MissedTextsError: At the end, if an estimator found no latent of a text.
@@ -251,11 +232,10 @@ class Scorer(TextScorer):
         """
         for query in queries:
             first, reading = 0, self.reader(query.text)
+            borders = [*pairwise((0, *reading.ends))]
             for text in self.cut.whole(query):
                 last = min(first + len(text.words), len(reading.ids))
-                starts = (0, *reading.ends)[first:last]
-                borders = zip(starts, reading.ends[first:last], strict=True)
-                words = [query.text[a:b].strip() for a, b in borders]
+                words = [query.text[a:b].strip() for a, b in borders[first:last]]
                 if text.words:
                     yield best_latents(self.evaluation, text, words, top)
                 first = last
@@ -275,10 +255,10 @@ class Scorer(TextScorer):
     @torch.inference_mode()
     def _check(self, texts: Sequence[Text]) -> None:
         """Check a model of another package on the first texts that it is to score."""
-        some = [text for text in texts if text.words][:2]
-        if self._trusted or not some:
+        first = [text for text in texts if text.words][:2]
+        if self._trusted or not first:
             return
-        batch = self.evaluation.collate(some)
+        batch = self.evaluation.collate(first)
         model: object = self.model
         if isinstance(model, StepLM):
             check_steps(model, batch)

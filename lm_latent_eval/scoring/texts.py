@@ -24,12 +24,11 @@ class Query:
 
     index: int
     name: str
-    """Name that its random numbers are a function of: a task and a document, say."""
+    """Key of its random numbers: a task and a document, say."""
     text: str
     context: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse strings without bytes; the error names the query."""
         with naming(self):
             for string in (self.context, self.text):
                 encodable(string)
@@ -41,15 +40,15 @@ class Text:
 
     query: Query
     sentence: int
-    """Which part of the query it is, from 0."""
+    """Number of the sentence in the query, from 0."""
     context: list[int]
     """Words that are given."""
     context_costs: list[float]
-    """Their costs as unknown words, nats."""
+    """Costs of the given words as unknown ones, nats."""
     words: list[int]
     """Words to be predicted after them."""
     word_costs: list[float]
-    """Costs of those as unknown words, nats."""
+    """Costs of the predicted words as unknown ones, nats."""
     log_spacing: float
     """Cost of the white space before them, nats."""
     unspelled: int
@@ -67,7 +66,7 @@ class Text:
 
     @property
     def name(self) -> str:
-        """Name that its random numbers are a function of."""
+        """Key of its random numbers."""
         query = self.query.name
         return f"{query}/sentence {self.sentence}" if self.sentence else query
 
@@ -83,11 +82,11 @@ class Text:
 
 @dataclass(frozen=True)
 class Cutter:
-    """Cuts queries into texts of words."""
+    """Encodes queries as texts of words."""
 
     reader: Encoder
     sentence_starts: Callable[[str], list[int]] | None = None
-    """Where the sentences of a string begin; None if documents are not cut."""
+    """Function to where sentences begin; None: documents are not cut."""
     ends: bool = True
     """Whether the model says where a text ends."""
     conditional_on: str | None = None
@@ -166,7 +165,7 @@ class Cutter:
         return [replace(text, condition=tuple(condition.ids))]
 
     def _sentences(self, text: str, reading: Reading) -> list[tuple[int, int]]:
-        """Return where each sentence begins and ends, in words."""
+        """Return the words at which each sentence begins and ends."""
         borders = [0, len(reading.ids)]
         if self.sentence_starts is not None:
             # A word belongs to the sentence that it ends in.
@@ -185,7 +184,7 @@ class Cutter:
         ended: bool,
         closed: bool,
     ) -> Text:
-        """Return the words of a span: where it starts, what is given, where it ends.
+        """Return the words of a span: its start, the end of its context, its end.
 
         Nothing follows ``closed`` texts: the last white space is theirs.
         """
@@ -195,9 +194,9 @@ class Cutter:
         if lost and self.reader.policy is UnknownWords.SPELLED:
             with naming(query):
                 raise ValueError(
-                    f"the text has {lost} literal {LITERAL_UNKNOWN}, and nobody knows "
-                    "what they stood for: it has no probability as a string, and no "
-                    "bits per byte. Score its words with unk=penalized or unk=closed"
+                    f"the text has {lost} literal {LITERAL_UNKNOWN}, whose spelling is "
+                    "lost: it has no probability as a string, and no bits per byte. "
+                    "Score its words with unk=penalized or unk=closed"
                 )
         return Text(
             query,
