@@ -258,7 +258,7 @@ def test_a_card_says_what_makes_the_numbers_again(tmp_path):
     ("model", "options"),
     [
         ("tokens", TokensOptions("beam", 9, context_tokens=None)),
-        ("mdm", MDMOptions(estimator="is", proposal="adapted")),
+        ("mdm", MDMOptions(estimator="is")),
         ("mdm", MDMOptions(convention="llada")),
         ("mdm", MDMOptions(unmasking="confidence", threshold=0.5)),  # path
     ],
