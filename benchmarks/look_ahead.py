@@ -4,9 +4,9 @@
 
 Estimates are those of the default, K = 100 and 400, on texts of the demonstration as
 they are, with two names of a text swapped and with names replaced. A row is a
-look-ahead that lacks something: who the parents are expected to be; everything beyond
-the next word. Its numbers are nats that an estimate is below the one with all of it,
-K = 400, in the mean and at most.
+look-ahead that lacks something: what entities are worth as parents of later mentions;
+who the parents are expected to be; everything beyond the next word. Its numbers are
+nats that an estimate is below the one with all of it, K = 400, in the mean and at most.
 """
 
 from __future__ import annotations
@@ -22,24 +22,43 @@ from estimators import altered
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.models.kglm.chain import Parents, backward
-from lm_latent_eval.models.kglm.search import LookAhead
+from lm_latent_eval.models.kglm.choices import Outlook
+from lm_latent_eval.models.kglm.search import (
+    NOTHING,
+    LookAhead,
+    Outlooks,
+    by_look_ahead,
+)
 from lm_latent_eval.models.kglm.tables import Tables
 
-Change = Callable[[np.ndarray, Tables], np.ndarray]
+Change = Callable[[Outlook, Tables], Outlook]
 KINDS = "names swapped", "names replaced", "as they are"
 
 
-def by_a_plain_chain(_: np.ndarray, tables: Tables) -> np.ndarray:
+def without_gains(outlook: Outlook, _: Tables) -> Outlook:
+    """Expect the same whatever entities a walk has mentioned."""
+    return outlook._replace(worth=NOTHING)
+
+
+def by_a_plain_chain(_: Outlook, tables: Tables) -> Outlook:
     """Expect that all candidates are derived alike, whoever was mentioned."""
     everybody = np.ones(len(tables.word))
     nobody = np.zeros((len(tables.word), tables.other))
-    return backward(tables, Parents(nobody, everybody, everybody, False))
+    parents = Parents(nobody, everybody, everybody, False)
+    return by_look_ahead(tables, backward(tables, parents))
+
+
+def by_one_step(_: Outlook, tables: Tables) -> Outlook:
+    """Expect nothing beyond the word of a choice."""
+    nothing = np.zeros((len(tables.word) + 1, 2, tables.other + 1))
+    return by_look_ahead(tables, nothing)
 
 
 CHANGES: dict[str, Change] = {
-    "all of it": lambda beta, _: beta,
+    "all of it": lambda outlook, _: outlook,
+    "without parents' gains": without_gains,
     "a plain backward chain": by_a_plain_chain,
-    "one step of look-ahead": lambda beta, _: np.zeros_like(beta),
+    "one step of look-ahead": by_one_step,
 }
 
 
@@ -51,13 +70,16 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     model = lm_latent_eval.load(CHECKPOINT, device="cpu")
-    plain = LookAhead._beta
+    plain = LookAhead.searched
 
     def estimates(texts: list[str], change: Change, num_samples: int) -> np.ndarray:
-        def beta(self: LookAhead, tables: Tables, recent: np.ndarray) -> np.ndarray:
-            return change(plain(self, tables, recent), tables)
+        def changed(of: Outlooks) -> Outlooks:
+            return lambda tables: change(of(tables), tables)
 
-        with mock.patch.object(LookAhead, "_beta", beta):
+        def searched(self: LookAhead, text: int) -> tuple[Outlooks, ...]:
+            return tuple(map(changed, plain(self, text)))
+
+        with mock.patch.object(LookAhead, "searched", searched):
             found = model.log_likelihood(texts, num_samples=num_samples)
         return np.array([each.log_evidence for each in found])
 

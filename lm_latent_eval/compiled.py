@@ -37,6 +37,7 @@ SOURCES = (
     "inference/pruning.py",
     "models/kglm/chain.py",
     "models/kglm/choices.py",
+    "models/kglm/parent_gains.py",
 )
 """Files with compiled functions."""
 

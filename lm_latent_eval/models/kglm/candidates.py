@@ -23,8 +23,9 @@ BEGUN, HELD = 1 << 12, 256
 """A word suggests the aliases that begin with it, or have it further on, where these
 are no more than so many."""
 
-FEW = 16
-"""Where no more nodes are left than this, they are states of a text as well."""
+FEW = 1 << 10
+"""Where no more nodes are left than this, they are states of a text as well. Others
+are drawn as one, so estimates of texts that mention them unnamed vary."""
 
 LINKED, HUB = 64, 256
 """The most nodes of a text that only an edge suggests, and the most edges of a node

@@ -106,7 +106,7 @@ def _types(scores: Floats, begins: bool) -> Floats:
 
 
 @compiled
-def _ahead(tables: Tables, t: int, after: Floats) -> tuple[Floats, Floats, float]:
+def psi_at(tables: Tables, t: int, after: Floats) -> tuple[Floats, Floats, float]:
     """Return psi of mentions and of none at t over e^peak, (S + 1,) each; and the peak.
 
     ``after`` is log beta of the next token.
@@ -121,7 +121,7 @@ def _ahead(tables: Tables, t: int, after: Floats) -> tuple[Floats, Floats, float
 
 
 @compiled
-def _derived(tables: Tables, parents: Parents, t: int, mention: Floats) -> Derived:
+def derived_at(tables: Tables, parents: Parents, t: int, mention: Floats) -> Derived:
     """Weigh what is derived at t."""
     size = tables.other
     derived = Derived(np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size))
@@ -154,10 +154,10 @@ def backward(tables: Tables, parents: Parents) -> Floats:
     num_tokens, other = len(tables.word), tables.other
     beta = np.zeros((num_tokens + 1, 2, other + 1))
     for t in range(num_tokens - 1, -1, -1):
-        mention, none, peak = _ahead(tables, t, beta[t + 1])
+        mention, none, peak = psi_at(tables, t, beta[t + 1])
         types = _types(tables.mention[t], tables.begins)
         new = (np.exp(tables.new[t, : other + 1]) * mention).sum()
-        value = _derived(tables, parents, t, mention).value
+        value = derived_at(tables, parents, t, mention).value
         for s in range(other + 1):
             derived = value[s] if s < other else value[0]
             first = types[1 if s > 0 or parents.before[t] > 0 else 0]
@@ -180,20 +180,22 @@ def _over(reached: float, log_expected: float, peak: float) -> float:
 
 
 @compiled
-def forward(tables: Tables, parents: Parents, beta: Floats) -> Floats:
-    """Return the probability that a mention of each state begins, (T, S).
+def forward(tables: Tables, parents: Parents, beta: Floats) -> tuple[Floats, Floats]:
+    """Read the chain given the whole text; ``beta`` is from ``backward``.
 
-    Of the chain given the whole text; ``beta`` is from ``backward``.
+    Returns:
+        The probability that a mention of each state begins, and that one is derived
+        after it as the last mention, (T, S) each.
     """
     num_tokens, other = len(tables.word), tables.other
-    begun = np.zeros((num_tokens, other))
+    begun, derives = np.zeros((num_tokens, other)), np.zeros((num_tokens, other))
     at_none, at_mention = np.zeros(other + 1), np.zeros(other + 1)
     at_none[0] = 1.0
     deriving = np.zeros(other + 1)
     for t in range(num_tokens):
-        mention, none, peak = _ahead(tables, t, beta[t + 1])
+        mention, none, peak = psi_at(tables, t, beta[t + 1])
         types = _types(tables.mention[t], tables.begins)
-        derived = _derived(tables, parents, t, mention)
+        derived = derived_at(tables, parents, t, mention)
         introducing = 0.0
         for s in range(other + 1):
             first = types[1 if s > 0 or parents.before[t] > 0 else 0]
@@ -211,7 +213,8 @@ def forward(tables: Tables, parents: Parents, beta: Floats) -> Floats:
                 mass += reached[s] + anybody
                 begun[t, s] = min(mass * mention[s], 1.0)
             at_mention[s] += mass * mention[s]
-    return begun
+        derives[t] = deriving[:other] * derived.value
+    return begun, derives
 
 
 @compiled
@@ -279,6 +282,6 @@ def expected_mentions(
     for again in range(1 + rounds):
         unknown = before if again else np.ones(len(before))
         parents = Parents(recent, unknown, before, again > 0)
-        begun = forward(tables, parents, backward(tables, parents))
+        begun, _ = forward(tables, parents, backward(tables, parents))
         recent = recent_mentions(log_absent(begun), cutoff)
     return recent

@@ -1,10 +1,11 @@
 """Choices of KGLM's walks at a token, listed in compiled loops over tables of a text.
 
 A choice is a mention type and a state: a node, or one state for all nodes that are not
-listed. What NEW mentions are worth is the same for all walks but for an offset, so it
-is one list, which they share. A choice is worth its log p and what an outlook adds. Of
-a search that is log p of its word and what is expected of the text after it; of a
-proposal its twist: walks are drawn in proportion to what choices are worth.
+listed. What most NEW mentions are worth is the same for all walks but for an offset, so
+it is one list, which they share. A choice is worth its log p and what an outlook adds.
+Of a search that is log p of its word, what is expected of the text after it, and what
+the entity is worth as a parent of later mentions; of a proposal its twist: walks are
+drawn in proportion to what choices are worth.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ import numpy as np
 from lm_latent_eval.compiled import Floats, Integers, Keys, compiled
 from lm_latent_eval.inference.pruning import Intervals
 from lm_latent_eval.models.kglm.chain import CONTINUE, DERIVED, NEW, NONE, log_types
+from lm_latent_eval.models.kglm.parent_gains import Worth, gains_at
 from lm_latent_eval.models.kglm.tables import Tables
+
+LITTLE = 3.0
+"""Nats. NEW mentions of entities that are worth more as parents are not shared: walks
+that remember one already gain less."""
 
 
 class Outlook(NamedTuple):
@@ -29,6 +35,8 @@ class Outlook(NamedTuple):
     """Going on with one, (T, M)."""
     none: Floats
     """Mentioning nothing after a last mention of each state, (T, S + 1)."""
+    worth: Worth
+    """States as parents of later mentions."""
 
 
 class Pasts(NamedTuple):
@@ -46,7 +54,10 @@ class Pasts(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What walks may choose, in lists: of each past, then NEW entities by outlook."""
+    """What walks may choose, in lists: of each past, then those that are shared.
+
+    These are NEW entities by each outlook, but for log p of the mention type.
+    """
 
     first: Integers
     """Where each list begins, and the end, (D + 3,)."""
@@ -55,13 +66,15 @@ class Choices(NamedTuple):
     state: Integers
     """(N,)."""
     log_p: Floats
-    """log p of the choice and its word; of a NEW one but for its type, (N,)."""
+    """log p of the choice and its word, (N,)."""
     value: Floats
-    """What it is worth; of a NEW one but for its type, (N,)."""
+    """What it is worth, (N,)."""
     new: Floats
     """log p of introducing anything after each past, (D,)."""
     log_z: Floats
     """Log of the sum of what all choices of a past are worth, or 0, (D,)."""
+    gain: Floats
+    """What a past's entities are worth as parents of later mentions, nats, (D,)."""
 
 
 @compiled
@@ -189,7 +202,10 @@ def choices(
     mention, state = np.zeros(room, np.int64), np.zeros(room, np.int64)
     log_p, value = np.zeros(room), np.zeros(room)
     first = np.zeros(number + 3, np.int64)
-    log_new, log_z = np.zeros(number), np.zeros(number)
+    log_new, log_z, gain = np.zeros(number), np.zeros(number), np.zeros(number)
+    cutoff, stays = of.window.shape[1], np.zeros(size, np.int64)
+    gains = [gains_at(each.worth, t, cutoff, size) for each in outlooks]
+    own_list = [each[cutoff] > LITTLE for each in gains]
     types = np.empty(4)
     mass, reached = np.zeros(size), np.empty(size, np.int64)
     edge_other = np.exp(tables.edge_other[t])
@@ -199,7 +215,11 @@ def choices(
             room = 2 * room
             mention, state = _grown(mention, room), _grown(state, room)
             log_p, value = _grown(log_p, room), _grown(value, room)
-        outlook, window = outlooks[of.outlook[d]], of.window[d]
+        o, window = of.outlook[d], of.window[d]
+        outlook, gained = outlooks[o], gains[o]
+        for i in range(1, cutoff):
+            gain[d] += gained[i, window[i]]
+            stays[window[i]] = i
         previous, latest = window[-1], min(last_mention(window[1:]), other)
         parent, weight = parents_of(tables, t, window)
         can_derive = len(parent) > 0
@@ -232,13 +252,22 @@ def choices(
                 value[n] = log_p[n] + outlook.mention[t, s]
                 n += 1
             mass[s] = 0.0
+        for s in np.nonzero(own_list[o])[0]:
+            mention[n], state[n], log_p[n] = NEW, s, types[NEW] + tables.new[t, s]
+            value[n] = log_p[n] + outlook.mention[t, s]
+            n += 1
+        for i in range(first[d], n):
+            value[i] += gained[cutoff, state[i]] - gained[stays[state[i]], state[i]]
+        stays[window] = 0
         log_new[d], first[d + 1] = types[NEW], n
     for o in range(2):
         if o == 0 or of.outlook.any():
             for s in range(1, tables.num_listed):
-                mention[n], state[n], log_p[n] = NEW, s, tables.new[t, s]
-                value[n] = tables.new[t, s] + outlooks[o].mention[t, s]
-                n += 1
+                if not own_list[o][s]:
+                    mention[n], state[n], log_p[n] = NEW, s, tables.new[t, s]
+                    value[n] = tables.new[t, s] + outlooks[o].mention[t, s]
+                    value[n] += gains[o][cutoff, s]
+                    n += 1
         first[number + 1 + o] = n
     for i in range(n):
         log_p[i] += tables.word[t, state[i]]
@@ -247,7 +276,9 @@ def choices(
         for d in range(number):
             own = _log_sum(value[first[d] : first[d + 1]])
             log_z[d] = _log_sum(np.array([own, log_new[d] + new[of.outlook[d]]]))
-    return Choices(first, mention[:n], state[:n], log_p[:n], value[:n], log_new, log_z)
+    return Choices(
+        first, mention[:n], state[:n], log_p[:n], value[:n], log_new, log_z, gain
+    )
 
 
 @compiled
@@ -274,12 +305,12 @@ def _log_sum(value: Floats) -> float:
 
 @compiled
 def intervals(found: Choices, of: Pasts, log_w: Floats, group: Integers) -> Intervals:
-    """Return what walks choose from: each from the list of its past, and from NEW."""
+    """Return what walks choose from: the list of their past, and a shared one."""
     number, num_pasts = len(of.which), len(of.window)
     run, offset = np.empty(2 * number, np.int64), np.empty(2 * number)
     for k in range(number):
         d = of.which[k]
-        run[2 * k], offset[2 * k] = d, log_w[k] - found.log_z[d]
+        run[2 * k], offset[2 * k] = d, log_w[k] - found.log_z[d] + found.gain[d]
         run[2 * k + 1] = num_pasts + of.outlook[d]
         offset[2 * k + 1] = offset[2 * k] + found.new[d]
     return Intervals(2 * group, run, offset)
@@ -373,7 +404,7 @@ def draw_walks(
         for k in range(number):
             d = of.which[k]
             i = _inverted(found, d, new, peak, reached, u[t - start, k])
-            introduced = found.new[d] if found.mention[i] == NEW else 0.0
+            introduced = found.new[d] if i >= found.first[new] else 0.0
             sums[0, k] += found.value[i] + introduced - found.log_z[d]
             sums[1, k] += found.log_p[i] + introduced
             drawn[0, t - start, k] = found.mention[i]

@@ -38,6 +38,7 @@ from lm_latent_eval.models.kglm.choices import (
     parents_of,
     pasts,
 )
+from lm_latent_eval.models.kglm.parent_gains import Worth, worth_of
 from lm_latent_eval.models.kglm.tables import (
     FURTHEST,
     Tables,
@@ -61,6 +62,9 @@ ROUNDING = 1e-9
 FURTHEST_DRAWN = 20.0
 """Nats. A choice that will cost more than this over the best one is twisted as if it
 cost just this, so q is never far below p's own conditional."""
+
+NOTHING = Worth(*(np.zeros((0, 0)) for _ in Worth._fields))
+"""Of draws, and of searches that do not look ahead: no parents are looked at."""
 
 Outlooks = Callable[[Tables], Outlook]
 """The outlook of a text, also of nodes that its tables get later."""
@@ -119,17 +123,25 @@ class LookAhead(WalkTables):
         return candidates_of(self.scores.batch, self.scores.graph)
 
     @cached_property
-    def beta(self) -> list[Floats]:
-        """What is expected of each text, as ``backward`` has it."""
-        return [self._beta(tables, self._recent(tables)) for tables in self.tables]
+    def parents(self) -> list[Parents]:
+        """Whom each text is expected to have mentioned before each token."""
+        found = []
+        for tables in self.tables:
+            before = self._before(tables)
+            recent = expected_mentions(tables, before, self.cutoff, ROUNDS)
+            found.append(Parents(recent, before, before, True))
+        return found
+
+    @property
+    def everybody(self) -> list[Parents]:
+        """The same if all candidates have just been mentioned."""
+        return [x._replace(recent=np.ones_like(x.recent)) for x in self.parents]
 
     @cached_property
-    def other_beta(self) -> list[Floats]:
-        """The same if all candidates have just been mentioned."""
-        if not self.checks:
-            return self.beta
-        everybody = [np.ones((len(x.word), x.other)) for x in self.tables]
-        return [self._beta(*pair) for pair in zip(self.tables, everybody, strict=True)]
+    def beta(self) -> list[Floats]:
+        """What is expected of each text, as ``backward`` has it."""
+        pairs = zip(self.tables, self.parents, strict=True)
+        return [clamped(backward(*pair), FURTHEST) for pair in pairs]
 
     @property
     def word_cost(self) -> Tensor:
@@ -147,16 +159,22 @@ class LookAhead(WalkTables):
 
         def of(tables: Tables) -> Outlook:
             every = mention[:, class_of(tables)]
-            return Outlook(every, every, none)
+            return Outlook(every, every, none, NOTHING)
 
         return of
 
     def searched(self, text: int) -> tuple[Outlooks, Outlooks]:
-        one, other = self.beta[text], self.other_beta[text]
-        return (
-            lambda tables: by_look_ahead(tables, one),
-            lambda tables: by_look_ahead(tables, other),
-        )
+        mine = self._ranking(text, self.parents[text], self.beta[text])
+        if not self.checks:
+            return mine, mine
+        tables, parents = self.tables[text], self.everybody[text]
+        beta = clamped(backward(tables, parents), FURTHEST)
+        return mine, self._ranking(text, parents, beta)
+
+    def _ranking(self, text: int, parents: Parents, beta: Floats) -> Outlooks:
+        """Return the outlook of the chain and of what entities are worth as parents."""
+        worth = worth_of(self.tables[text], parents, beta)
+        return lambda tables: by_look_ahead(tables, beta)._replace(worth=worth)
 
     def log_twist(self, text: int, t: int, last: Integers, just: Booleans) -> Floats:
         beta = clamped(self.beta[text][t : t + 1], FURTHEST_DRAWN)[0]
@@ -172,15 +190,6 @@ class LookAhead(WalkTables):
         """Return the weight of parents from before a text, (T,)."""
         unknown = self.follows & (np.arange(len(tables.word)) < self.cutoff)
         return unknown.astype(np.float64)
-
-    def _recent(self, tables: Tables) -> Floats:
-        """Return how probable a recent mention of each state is, (T, S)."""
-        return expected_mentions(tables, self._before(tables), self.cutoff, ROUNDS)
-
-    def _beta(self, tables: Tables, recent: Floats) -> Floats:
-        before = self._before(tables)
-        beta = backward(tables, Parents(recent, before, before, True))
-        return clamped(beta, FURTHEST)
 
 
 @dataclass(frozen=True)
@@ -206,8 +215,9 @@ class Tempered(WalkTables):
         of = self.plain.twist(text)
 
         def tempered(tables: Tables) -> Outlook:
-            mention, going_on, none = (part / self.temperature for part in of(tables))
-            return Outlook(mention, going_on, none)
+            *parts, worth = of(tables)
+            mention, going_on, none = (part / self.temperature for part in parts)
+            return Outlook(mention, going_on, none, worth)
 
         return tempered
 
@@ -218,13 +228,13 @@ class Tempered(WalkTables):
 def by_twist(tables: Tables) -> Outlook:
     """Return the twist that tables have: only beginning a mention may be twisted."""
     none = np.zeros((len(tables.word), tables.other + 1))
-    return Outlook(tables.word, np.zeros_like(tables.word), none)
+    return Outlook(tables.word, np.zeros_like(tables.word), none, NOTHING)
 
 
 def by_look_ahead(tables: Tables, beta: Floats) -> Outlook:
     """Return log p of words and what is expected of the text after them."""
     mention = tables.word + beta[1:, 0, class_of(tables)]
-    return Outlook(mention, mention, tables.word[:, :1] + beta[1:, 1])
+    return Outlook(mention, mention, tables.word[:, :1] + beta[1:, 1], NOTHING)
 
 
 def class_of(tables: Tables) -> Integers:
@@ -404,7 +414,8 @@ class WalkSearch(TextWalks):
         if self.whole.normalized:
             value = found.value
         log_p = value[choice] - found.log_z[past]
-        log_p += np.where(mention == NEW, found.new[past], 0.0)
+        shared = choice >= found.first[len(of.window)]
+        log_p += np.where(shared, found.new[past], 0.0)
         log_f = np.zeros(len(state))
         (several,) = (state == self.tables.other).nonzero()
         if len(several):

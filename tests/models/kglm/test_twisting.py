@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,8 +15,9 @@ from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import UNKNOWN_COST
 from lm_latent_eval.models.kglm import candidates as named
-from lm_latent_eval.models.kglm import search, tables
+from lm_latent_eval.models.kglm import parent_gains, search, tables
 from lm_latent_eval.models.kglm.candidates import FEWEST_WORDS, candidates_of
+from lm_latent_eval.models.kglm.chain import backward
 from lm_latent_eval.models.kglm.encoding import KGLMState
 from lm_latent_eval.models.kglm.graph import KnowledgeGraph
 from lm_latent_eval.models.kglm.latents import Mention
@@ -305,13 +307,13 @@ def words_alone(monkeypatch):
 
 @pytest.mark.parametrize("rounds", [0, 2, None])
 def test_the_twist_sums_every_path(kglm, words_alone, rounds):
-    """Without rounds, the outlook by which searches are checked."""
+    """Rounds of None: with the parents by which searches are checked."""
     words_alone(rounds or 0)
     proposal = kglm.proposal("adapted").with_checks()
     encoding = proposal.encode(batch_of(TEXT[:1], TEXT, TEXT[:2]))
     psi, beta, _ = stand_in(kglm, TEXT, rounds=rounds)
     if rounds is None:
-        encoding.tables.__dict__["beta"] = encoding.tables.other_beta
+        encoding.tables.__dict__["parents"] = encoding.tables.everybody
     assert_sums(encoding, psi, beta, text=1)
     assert psi[0].abs().max() > 0.1, "premise: something to see"
     assert psi[1].abs().max() > 0.01, "premise, likewise"
@@ -437,3 +439,37 @@ def test_what_a_word_costs_is_expected_of_the_text(kglm):
         assert proposal.foresees == (name == "adapted")
         found = proposal.word_cost(proposal.encode(batch)).tolist()
         assert found == pytest.approx(cost, abs=0.5)
+
+
+def test_parents_are_worth_what_the_chain_finds_with_them(monkeypatch):
+    """Against sums of the chain with one state known to be a parent, or none."""
+    monkeypatch.setattr(parent_gains, "LIKELY", 0.0)
+    look_ahead = encoded(of_graph(*WITH_DI), TEXT).tables
+    [text], [parents], [beta] = look_ahead.tables, look_ahead.parents, look_ahead.beta
+    worth = parent_gains.worth_of.py_func(text, parents, beta)
+
+    def log_p_over_the_chains(u, s, recent):
+        other = parents.recent.copy()
+        other[u, s] = recent
+        changed = backward(text, parents._replace(recent=other))
+        return changed[0, 1, 0] - beta[0, 1, 0]
+
+    num_tokens, num_states = parents.recent.shape
+    for u in range(num_tokens):
+        for s in range(1, num_states):
+            for found, recent in ((worth.unknown, 0.0), (worth.known, 1.0)):
+                wanted = log_p_over_the_chains(u, s, recent)
+                assert math.log(found[u, s]) == pytest.approx(wanted, abs=1e-9)
+    cutoff, t = look_ahead.cutoff, 0
+    gains = parent_gains.gains_at(worth, t, cutoff, num_states + 1)
+    assert not gains[:, -1].any(), "of a state that is no candidate"
+    for s in range(1, num_states):
+        later = -np.expm1(worth.absent[:, s] - worth.absent[t + 1, s])
+        expected = (
+            worth.unknown[:, s] * (1 - later[:-1]) + worth.known[:, s] * later[:-1]
+        )
+        every = np.log(worth.known[:, s] / expected)
+        for n in range(cutoff + 1):
+            wanted = every[t + 1 : t + 1 + n].sum()
+            assert gains[n, s] == pytest.approx(wanted, abs=1e-9)
+    assert np.abs(gains).max() > 0.01, "premise: something to see"
