@@ -14,15 +14,15 @@ from lm_latent_eval.text.words import encodable
 class LatentTokens(Wrapper):
     """``latent_tokens``: a causal LM, summed over the tokenizations of a string.
 
-    Its own options are those of ``wrappers.tokens.options.TokensOptions``. Text is
-    generated as by ``--model hf``.
+    Options are those of ``wrappers.tokens.options.TokensOptions``. Text is generated as
+    by ``--model hf``.
     """
 
     model_name = "tokens"
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that a cached number or text depends on, as JSON."""
+        """All that a cached number or text depends on, as JSON."""
         thinking = getattr(self._loaded, "think_end_token", None)
         return {**super().fingerprint, "think_end_token": thinking}
 
@@ -31,29 +31,29 @@ class LatentTokens(Wrapper):
     ) -> list[str]:
         """Continue contexts, token by token, as ``--model hf`` does.
 
-        A context without tokens, which ``hf`` cannot continue, is what a text follows.
+        A context without tokens is replaced by the start token.
 
         Raises:
-            ValueError: If there is such a context, and no string for what that is; or
-                half a character.
+            ValueError: If the start token has no string, or a context ends within a
+                character.
         """
         self._loaded.set_cache_hook(self.cache_hook)
-        asked = [
+        begun = [
             instance if self._tokens(instance.args[0]) else self._begun(instance)
             for instance in requests
         ]
-        texts: list[str] = self._loaded.generate_until(asked, disable_tqdm)
-        for instance, one, text in zip(requests, asked, texts, strict=True):
-            if one is not instance:
+        texts: list[str] = self._loaded.generate_until(begun, disable_tqdm)
+        for instance, each, text in zip(requests, begun, texts, strict=True):
+            if each is not instance:
                 self.cache_hook.add_partial("generate_until", instance.args, text)
         return texts
 
     def _tokens(self, context: str) -> list[int]:
-        found: list[int] = self._loaded.tok_encode(encodable(context))
-        return found
+        tokens: list[int] = self._loaded.tok_encode(encodable(context))
+        return tokens
 
     def _begun(self, instance: Instance) -> Instance:
-        """Return the same request after the start token."""
+        """Request after the start token."""
         token = self._loaded.prefix_token_id
         begin = self._loaded.tok_decode([token], skip_special_tokens=False)
         if self._tokens(begin) != [token]:

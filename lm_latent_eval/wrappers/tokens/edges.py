@@ -1,8 +1,8 @@
-"""The edges of lattices as columns, and what the rest of a string is expected to cost.
+"""Edges of lattices as columns, and the expected score of the rest of a string.
 
-Draws follow the network's own next token among those that go on with the string, times
-what the canonical segmentation pays for the string that is left. Every segmentation has
-a probability that is known, which random merges (BPE-dropout) do not give.
+Draws follow the network's next-token distribution over the edges of a node, times the
+canonical segmentation's probability of the rest. Every segmentation has a known
+probability, which random merges (BPE-dropout) do not give.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Stretch:
     given: tuple[int, ...]
     lattice: SegmentationLattice
     canonical: tuple[int, ...]
-    """Tokens, those of the end included."""
+    """Canonical tokens, those of the end included."""
     scores: tuple[float, ...]
-    """log p of each, nats."""
+    """Log p of each, nats."""
     room: int
-    """The most tokens of a segmentation that the network's window holds."""
+    """Largest number of tokens of a segmentation that fits the network's window."""
 
     @property
     def log_p(self) -> float:
@@ -48,48 +48,46 @@ class Stretch:
 
     @cached_property
     def log_rest(self) -> Floats:
-        """What the canonical segmentation pays for what follows each node, nats.
+        """Canonical score of the rest of the string after each node, nats.
 
-        Inside one of its tokens every byte pays an equal share.
+        Inside a canonical token every byte has an equal share.
         """
         nodes = [self.lattice.start, *self.lattice.nodes(self.canonical)]
-        # One that is impossible guides search and draws as if it paid what others do.
-        paid = [score for score in self.scores if score > -math.inf]
-        usual = math.fsum(paid) / max(1, len(paid))
-        scores = [score if score > -math.inf else usual for score in self.scores]
+        # An impossible token gets the mean score, to guide search and draws.
+        finite = [score for score in self.scores if score > -math.inf]
+        mean = math.fsum(finite) / max(1, len(finite))
+        scores = [score if score > -math.inf else mean for score in self.scores]
         rest = [*accumulate(reversed(scores), initial=0.0)][::-1]
         return np.interp(np.arange(BEGIN, self.lattice.final + 1), nodes, rest)
 
 
 class LatticeEdges(NamedTuple):
-    """The edges of the lattices of texts, of one after the other, node by node.
+    """Edges of the lattices of several texts, node by node.
 
-    Where paths of a prefix may overrun it, a node's last edge stands for all tokens
-    that do.
+    A node's last edge may stand for all tokens that overrun a prefix.
     """
 
     first: Tensor
-    """The first edge of each of N nodes, and the end, (N + 1,)."""
+    """First edge of each of N nodes, and the end, (N + 1,)."""
     ends: Tensor
-    """Whether all is written there, (N,)."""
+    """Whether all is written at each node, (N,)."""
     log_rest: Tensor
-    """What the canonical segmentation pays for what follows, nats, (N,)."""
+    """Canonical score of the rest, nats, (N,)."""
     tokens: Tensor
-    """Of each edge, (E,); ``OVERRUN``: any that overruns the string."""
+    """Token of each edge, (E,); ``OVERRUN``: any that overruns the string."""
     nexts: Tensor
-    """The node that each leads to, (E,)."""
+    """Target node of each edge, (E,)."""
     fewest: Tensor
-    """The fewest tokens by which a path from there ends, (E,)."""
+    """Smallest number of tokens of a path from the target, (E,)."""
     overrun: Tensor
-    """Tokens that overrun a string, those of an edge side by side."""
+    """Tokens that overrun a string, grouped by edge."""
     overrun_first: Tensor
-    """The first of each edge, and the end, (E + 1,)."""
+    """First of them of each edge, and the end, (E + 1,)."""
     start: Tensor
-    """The first node of each text."""
+    """First node of each text."""
 
     @classmethod
     def of(cls, stretches: Sequence[Stretch]) -> LatticeEdges:
-        """Number the nodes and edges of texts."""
         first, ends, start = [0], list[bool](), list[int]()
         tokens, nexts, fewest, overrun = (list[int]() for _ in range(4))
         overrun_first = [0]
@@ -120,10 +118,10 @@ class LatticeEdges(NamedTuple):
         )
 
     def look_ahead(self) -> Tensor:
-        """Return log psi of every edge, nats, (E,), beside what p gives.
+        """Log psi of every edge, nats, (E,).
 
-        q(token | path) is in proportion to p(token | path) psi, where log psi is
-        ``log_rest``: a share of a token for a part of its bytes.
+        q(token | path) is proportional to p(token | path) psi with log psi =
+        ``log_rest``, where a part of a canonical token has a share by its bytes.
         """
         ahead = self.log_rest[self.nexts]
         return ahead.masked_fill(self.tokens == OVERRUN, 0.0)

@@ -1,13 +1,13 @@
 """Texts and continuations as canonical tokens, with all of their segmentations.
 
-A text longer than the network's window is cut where its canonical tokens fill a window,
-as lm-eval cuts it; no segmentation crosses these borders, and what lies before one is
-given as its canonical tokens.
+A text longer than the network's window is cut where its canonical tokens fill a
+window, as lm-eval cuts it; no segmentation crosses these borders, and what lies before
+one is given as its canonical tokens.
 
-A context of few tokens is summed over as the text is. Of a longer one the last tokens
-are, since a text may begin inside a token, and those before are given as the canonical
-ones. What is given follows from the context alone, never from the text after it, so
-texts of which none begins another have probabilities that total at most one.
+A short context is summed over as the text is. Of a longer one the last tokens are,
+since a text may begin inside a token, and those before are given as the canonical
+ones. The given tokens depend on the context alone, so texts of which none begins
+another have probabilities that total at most one.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Piece:
 
     given: tuple[int, ...]
     tokens: tuple[int, ...]
-    """Canonical, those of the end included."""
+    """Canonical tokens, those of the end included."""
     lattice: SegmentationLattice | None
-    """All of them; None where the canonical one is all that is asked for."""
+    """All segmentations; None if only the canonical one is scored."""
     leading: int = 0
-    """How many of the given tokens are scored as well: special ones that the tokenizer
-    puts before a text."""
+    """Number of given tokens that are scored too: special ones that the tokenizer puts
+    before a text."""
 
     @property
     def scored(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What is given, and every token that is scored after it."""
+        """Given tokens, and scored tokens after them."""
         border = len(self.given) - self.leading
         return self.given[:border], self.given[border:] + self.tokens
 
@@ -49,7 +49,7 @@ class Piece:
         """All of its segmentations.
 
         Raises:
-            ValueError: If nobody has asked for them.
+            ValueError: If there is no lattice.
         """
         if self.lattice is None:
             raise ValueError("a canonical segmentation is not summed over")
@@ -61,24 +61,23 @@ class Continuation:
     """A text after a context."""
 
     plain: Piece
-    """The text after all of the context, as ``--model hf`` reads them."""
+    """Text after all of the context, as ``--model hf`` reads them."""
     whole: Piece | None
-    """The end of the context and the text; None where they are not summed over."""
+    """End of the context and the text; None if not summed over."""
     context: Piece | None
-    """The end of the context by itself, as a prefix; None if there is nothing of it."""
+    """End of the context alone, as a prefix; None if empty."""
     given_tokens: bool = False
-    """Whether canonical tokens of the context stand for all ways to write it."""
+    """Whether the canonical tokens of the context replace all ways to write it."""
     lost: int = 0
-    """Tokens at the beginning of the context that there is no room for."""
+    """Number of tokens at the beginning of the context that are cut off."""
 
     @property
     def pieces(self) -> list[Piece]:
-        """All that there is."""
         return [p for p in (self.plain, self.whole, self.context) if p is not None]
 
 
 class Encoding:
-    """A tokenizer under one choice of options, which cuts texts into pieces."""
+    """A tokenizer with options, which cuts texts into pieces."""
 
     def __init__(
         self, network: Network, vocabulary: ByteVocabulary, options: TokensOptions
@@ -86,7 +85,7 @@ class Encoding:
         """Take a network's tokenizer.
 
         Raises:
-            ValueError: If nothing can come before a text.
+            ValueError: If no token can stand before a text.
         """
         self._tokenizer: Any = network.tokenizer
         self.vocabulary, self.options = vocabulary, options
@@ -97,9 +96,9 @@ class Encoding:
                 "how probable the first token of a text is: give prefix_token_id"
             )
         self.prefix = network.prefix_token
-        """What the first token of a text follows."""
+        """Token before the first one of a text."""
         self.begin = str(self._tokenizer.decode([self.prefix]))
-        """The same as a string."""
+        """``prefix`` as a string."""
         self.end: tuple[int, ...] = ()
         """Tokens that are scored after every text."""
         if options.end == "eos":
@@ -110,21 +109,21 @@ class Encoding:
             self.end = (self._tokenizer.eos_token_id,)
 
     def encode(self, text: str, special: bool | None = None) -> list[int]:
-        """Return canonical tokens, those that the tokenizer adds included."""
+        """Canonical tokens, those that the tokenizer adds included."""
         adds = self._adds_special if special is None else special
         if special is None and self.begin and text.startswith(self.begin):
             adds = False
         more = {} if adds is None else {"add_special_tokens": adds}
-        found: list[int] = self._tokenizer.encode(text, **more)
-        return found
+        tokens: list[int] = self._tokenizer.encode(text, **more)
+        return tokens
 
     @property
     def starts_twice(self) -> bool:
-        """Whether a text's start token, which a text follows anyhow, is scored."""
+        """Whether the start token of a text, which follows ``prefix``, is scored."""
         return self.encode("")[:1] == [self.prefix]
 
     def framed(self, text: str) -> tuple[list[int], list[int], list[int]]:
-        """Return the tokens of a text, and those that are put before and after it."""
+        """Tokens before, of, and after a text."""
         tokens, inner = self.encode(text), self.encode(text, False)
         if not inner:
             return tokens, [], []
@@ -141,14 +140,14 @@ class Encoding:
         begins: bool,
         overruns: bool,
     ) -> SegmentationLattice | None:
-        """Return all ways to write what tokens write, and then the other tokens."""
+        """Lattice of the string in ``written``, followed by the other tokens."""
         if self.options.estimator == "canonical":
             return None
-        fixed, place = {}, 0
+        fixed, start = {}, 0
         for token, piece in zip(tokens, written, strict=False):
             if token in self.vocabulary.special:
-                fixed[place] = (token, place + len(piece))
-            place += len(piece)
+                fixed[start] = (token, start + len(piece))
+            start += len(piece)
         end = tuple(tokens[len(written) :])
         return SegmentationLattice(
             self.vocabulary, b"".join(written), begins, overruns, end, fixed
@@ -157,7 +156,7 @@ class Encoding:
     def restored(
         self, tokens: Sequence[int], text: bytes, *, begins: bool
     ) -> list[bytes]:
-        """Return what each token writes.
+        """Bytes of each token.
 
         Raises:
             ValueError: If together they do not write the text.
@@ -168,8 +167,8 @@ class Encoding:
             return pieces
         pairs = enumerate(zip(written, text, strict=False))
         least = min(len(written), len(text))
-        place = next((n for n, (a, b) in pairs if a != b), least)
-        around = slice(max(0, place - 10), place + 20)
+        position = next((n for n, (a, b) in pairs if a != b), least)
+        around = slice(max(0, position - 10), position + 20)
         here = text[around].decode(errors="replace")
         if self._tokenizer.unk_token_id in tokens:
             raise ValueError(
@@ -191,8 +190,7 @@ class Encoding:
         """Cut a text where its canonical tokens fill a window.
 
         Raises:
-            ValueError: If there is nothing to score, or the tokenizer does not restore
-                the text.
+            ValueError: If the text is empty, or the tokenizer does not restore it.
         """
         before, inner, after = self.framed(text)
         if self.options.end == "prefix":
@@ -288,12 +286,12 @@ class Encoding:
         joined: bytes,
         size: int,
     ) -> tuple[int, ...]:
-        """Return the tokens of a context and its text after those that are given.
+        """Tokens of a context and its text after the given ones.
 
         They are the canonical ones of both together. A canonical token that begins
-        inside what is given and ends after it is none of them: what it writes there is
-        put as the fewest tokens that do. Of the context ``border`` tokens are given,
-        and the text has ``size`` bytes.
+        inside what is given and ends after it is replaced by the fewest tokens that
+        write its part outside. ``border`` tokens of the context are given, and the text
+        has ``size`` bytes.
         """
         if long[:border] == short[:border]:
             return tuple(long[border:])
@@ -327,15 +325,15 @@ class Encoding:
 
     def _written(self, token: int) -> str:
         table = self.vocabulary.later.pieces
-        found = table[token] if token < len(table) else None
-        return (found or self.vocabulary.special.get(token, b"")).decode(
-            errors="replace"
-        )
+        piece = table[token] if token < len(table) else None
+        piece = piece or self.vocabulary.special.get(token, b"")
+        return piece.decode(errors="replace")
 
     def _check_given(self, tokens: Sequence[int], last: Piece, joined: bytes) -> None:
-        """Refuse a context that the tokenizer shortens: its text is another string.
+        """Refuse a context that the tokenizer shortens to another string.
 
-        After special tokens some tokenizers begin anew, which this cannot tell.
+        Contexts with special tokens are not checked: some tokenizers begin anew after
+        one.
         """
         if (
             not tokens
@@ -353,11 +351,11 @@ class Encoding:
             )
 
     def _border(self, head: Sequence[int], short: Sequence[int]) -> int:
-        """Return how many tokens of a context are given as they are.
+        """Number of given tokens of a context.
 
-        Special ones are, and of a longer context than is summed over the first one that
-        none precedes, as ``--model hf`` gives it. The text after the context has no
-        part in it.
+        They are special tokens and, of a context longer than ``context_tokens``, all
+        before the last ones, at least the first one that none precedes, as in ``--model
+        hf``. The text after the context has no influence.
         """
         if (most := self.options.context_tokens) is None:
             return 0
@@ -373,7 +371,7 @@ class Encoding:
         *,
         begins: bool,
     ) -> Piece:
-        """Return the piece of the last tokens of a text, or of all if it begins so."""
+        """Piece of the last tokens of a text, or of all if it begins so."""
         # Some tokenizers begin anew after a special token.
         for first in (begins, True):
             written = self.vocabulary.write(tokens, begins=first)
@@ -387,10 +385,10 @@ class Encoding:
         return Piece(given, tokens, lattice)
 
     def _plain(self, context: str, text: str) -> tuple[Piece, int]:
-        """Return tokens of a context and a text, as ``--model hf`` reads them.
+        """Tokens of a context and a text, as ``--model hf`` reads them.
 
-        And how many of the context's first tokens there is no room for. White space at
-        the end of the context is the text's there.
+        And the number of the context's tokens that are cut off. White space at the end
+        of the context belongs to the text here.
         """
         if not context:
             tokens = self.encode(text, False)

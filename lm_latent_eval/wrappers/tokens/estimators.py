@@ -1,7 +1,7 @@
 """Estimates of log p from walks.
 
-The estimators are those of ``inference``; here they are given what was found or drawn
-beside the canonical segmentation, which stands for all where there is no estimator.
+The estimators of ``inference`` are given segmentations found or drawn besides the
+canonical one; ``canonical`` uses that one alone.
 """
 
 from __future__ import annotations
@@ -24,23 +24,18 @@ from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, WalkPlan
 NEVER = "in every segmentation that was looked at"
 Method = BeamMarginalization | DiscreteFilter | Exact | ImportanceSampling
 LEAST_WIDTH = 2
-"""Segmentations of a pass: those that check it are half as wide."""
+"""Smallest width of a pass; those of half the width check it."""
 
 
 @dataclass(frozen=True)
 class WalkEstimator:
-    """One estimator of ``inference``, for walks."""
+    """An estimator of ``inference`` for walks."""
 
     method: Method
     plan: WalkPlan
 
     @classmethod
     def of(cls, options: TokensOptions) -> WalkEstimator:
-        """Choose what the options name.
-
-        Raises:
-            ValueError: If it cannot have that many samples.
-        """
         name, k = options.estimator, options.num_samples
         if name == "exact":
             return cls(Exact(), WalkPlan(None))
@@ -55,10 +50,10 @@ class WalkEstimator:
         return cls(ImportanceSampling(k), WalkPlan(0, k))
 
     def log_weights(self, walk: SegmentationWalk) -> Tensor:
-        """Return what ``method.estimate`` reads, float64; nats.
+        """Input of ``method.estimate``, nats, float64.
 
-        The canonical segmentation is a term of its own, so no estimate lies below it:
-        what is drawn estimates the others.
+        The canonical segmentation is a separate term, so no estimate lies below it;
+        draws estimate the others.
         """
         own = walk.stretch.log_p
         if isinstance(self.method, Exact | BeamMarginalization):
@@ -75,21 +70,22 @@ class WalkEstimator:
         """Estimate log p of a text.
 
         Raises:
-            MissedSupportError: If nothing that was found or drawn has a probability.
+            MissedSupportError: If all segmentations found or drawn have probability
+                zero.
         """
         if max(walk.stretch.log_p, *walk.log_w, -math.inf) == -math.inf:
             raise no_probability(NEVER)
         log_w = self.log_weights(walk)
         if isinstance(self.method, DiscreteFilter):
             share = self._share(walk, log_w)
-            found = self.method.estimate(log_w, num_tokens, share=share)
+            estimate = self.method.estimate(log_w, num_tokens, share=share)
         else:
-            found = self.method.estimate(log_w, num_tokens)
-        return self._bounded(found, walk)
+            estimate = self.method.estimate(log_w, num_tokens)
+        return self._bounded(estimate, walk)
 
     @staticmethod
     def _share(walk: SegmentationWalk, log_w: Tensor) -> float:
-        """Return the share of all segmentations but the canonical one."""
+        """Share of all segmentations but the canonical one."""
         return -math.expm1(min(walk.stretch.log_p - float(log_w[:PASSES].max()), 0.0))
 
     def difference(
@@ -103,9 +99,10 @@ class WalkEstimator:
             exact = estimate.bound is context.bound is Bound.EXACT
             log_w[-1] = 0.0 if exact else -math.inf
             share = max(self._share(whole, log_w), self._share(prefix, before))
-            found = self.method.difference(log_w, before, num_tokens, share=share)
-            known = estimate.stderr is not None and context.stderr is not None
-            return found if known else replace(found, stderr=None, replicates=())
+            difference = self.method.difference(log_w, before, num_tokens, share=share)
+            if estimate.stderr is None or context.stderr is None:
+                return replace(difference, stderr=None, replicates=())
+            return difference
         log_p = estimate.log_evidence - context.log_evidence
         if estimate.bound is context.bound is Bound.EXACT:
             return replace(estimate, log_evidence=log_p)
@@ -126,7 +123,7 @@ class WalkEstimator:
         )
 
     def _bounded(self, estimate: Estimate, walk: SegmentationWalk) -> Estimate:
-        """Say what the estimate is of all segmentations, those too long included."""
+        """Bound with respect to all segmentations, those too long included."""
         if isinstance(self.method, Exact | BeamMarginalization) and not walk.pruned:
             estimate = replace(estimate, stderr=0.0, bound=Bound.EXACT)
         if walk.stretch.lattice.longest <= walk.stretch.room:
@@ -141,30 +138,26 @@ class WalkEstimator:
 
 
 def canonical(log_p: float, num_tokens: int, *, restores: bool = True) -> Estimate:
-    """Take the canonical segmentation's probability for that of the string.
+    """Estimate by the canonical segmentation alone.
 
     Args:
-        log_p: Of the segmentation, nats.
-        num_tokens: That it has.
-        restores: Whether it writes the string; one that does not bounds nothing.
+        log_p: Log p of the segmentation, nats.
+        num_tokens: Its number of tokens.
+        restores: Whether it writes the string; if not, it bounds nothing.
 
     Raises:
-        MissedSupportError: If it has no probability.
+        MissedSupportError: If log p is -inf.
     """
     if log_p == -math.inf:
         raise no_probability(NEVER)
-    found = torch.tensor([log_p], dtype=torch.float64)
-    estimate = BeamMarginalization(1).estimate(found, num_tokens)
+    log_joint = torch.tensor([log_p], dtype=torch.float64)
+    estimate = BeamMarginalization(1).estimate(log_joint, num_tokens)
     bound = estimate.bound if restores else Bound.NONE
     return replace(estimate, estimator="canonical", bound=bound)
 
 
 def shifted(estimate: Estimate, log_factor: float) -> Estimate:
-    """Multiply an estimate by a factor that is known.
-
-    Args:
-        estimate: The estimate.
-        log_factor: The factor's logarithm, nats.
+    """Multiply an estimate by a known factor, whose log is in nats.
 
     Raises:
         MissedSupportError: If the factor is zero.

@@ -38,12 +38,12 @@ from lm_latent_eval.wrappers.tokens.search import SegmentationSearch, Segmentati
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 ROWS = 256
-"""Sequences that the network goes on with together, where no batch size is given."""
+"""Default number of sequences that the network extends together."""
 logger = logging.getLogger(__name__)
 Scores = Mapping[tuple[Tokens, Tokens], TokenScores]
-"""What is given, and tokens after it -> what the network says of these."""
+"""Given tokens, and tokens after them -> log-probabilities of the latter."""
 QUERIES = 256
-"""Queries that are answered before the next ones are looked at."""
+"""Number of queries answered together."""
 UNITS = {
     "none": "nats; texts end at a token border, and their ends are not counted",
     "prefix": "nats; of all texts that begin so",
@@ -70,11 +70,11 @@ class TokensScorer(NetworkScorer):
 
         Args:
             network: The causal LM.
-            vocabulary: What its tokens write.
-            options: How to sum.
-            batch_size: Sequences that the network reads together, but at least the
-                segmentations of one text; None is as many as memory allows.
-            most: The most that they take.
+            vocabulary: Bytes of its tokens.
+            options: Settings.
+            batch_size: Number of sequences that the network reads together, at least
+                the segmentations of one text; None is as many as memory allows.
+            most: Largest batch size.
             quiet: Show no progress.
 
         Raises:
@@ -115,28 +115,28 @@ class TokensScorer(NetworkScorer):
         """Yield log p of whole texts.
 
         Raises:
-            MissedTextsError: At the end, if a text has no probability.
+            MissedTextsError: At the end, if a text has probability zero.
             ValueError: If a text cannot be scored; the error names the query.
         """
         missed = Missed(queries)
         with self._bar(len(queries), "texts") as bar:
-            for some in _some(queries):
+            for block in _blocks(queries):
                 cut = []
-                for query in some:
+                for query in block:
                     with naming(query):
                         cut.append(self._encoding.cut(query.text))
                 names = [
                     f"{query.name}/window {n}" if n else query.name
-                    for query, pieces in zip(some, cut, strict=True)
+                    for query, pieces in zip(block, cut, strict=True)
                     for n in range(len(pieces))
                 ]
                 pieces = [piece for pieces in cut for piece in pieces]
                 scores = self._scores(pieces)
                 walks = iter(self._walks(pieces, names, scores))
-                for query, of_query in zip(some, cut, strict=True):
-                    found = [next(walks) for _ in of_query if self._estimator]
+                for query, of_query in zip(block, cut, strict=True):
+                    own = [next(walks) for _ in of_query if self._estimator]
                     with missed.aside(query):
-                        yield self._whole(query, of_query, found, scores)
+                        yield self._whole(query, of_query, own, scores)
                     bar.update()
         missed.tell()
 
@@ -147,7 +147,7 @@ class TokensScorer(NetworkScorer):
         walks: Sequence[SegmentationWalk],
         scores: Scores,
     ) -> Answer:
-        """Put the windows of a text together."""
+        """Combine the windows of a text."""
         plain = [scores[piece.scored] for piece in pieces]
         restores = True  # others are refused
         if (estimator := self._estimator) is None:
@@ -178,22 +178,24 @@ class TokensScorer(NetworkScorer):
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Yield log p of texts after their contexts, as ``score_texts`` does.
 
-        They are greedy where greedy decoding writes their canonical segmentation.
+        ``is_greedy`` says whether greedy decoding writes the canonical segmentation.
         """
         missed, lost = Missed(queries), list[int]()
         with self._bar(len(queries), "continuations") as bar:
-            for some in _some(queries):
-                asked = []
-                for query in some:
+            for block in _blocks(queries):
+                continuations = []
+                for query in block:
                     with naming(query):
-                        asked.append(self._encoding.read(query))
-                lost += (one.lost for one in asked)
-                scores = self._scores([p for one in asked for p in one.pieces])
-                walks = self._sums(some, asked, scores)
-                for query, one in zip(some, asked, strict=True):
-                    plain = scores.get(one.plain.scored)
+                        continuations.append(self._encoding.read(query))
+                lost += (each.lost for each in continuations)
+                scores = self._scores(
+                    [p for each in continuations for p in each.pieces]
+                )
+                walks = self._sums(block, continuations, scores)
+                for query, each in zip(block, continuations, strict=True):
+                    plain = scores.get(each.plain.scored)
                     with missed.aside(query):
-                        estimate = self._continued(query, one, plain, walks)
+                        estimate = self._continued(query, each, plain, walks)
                         yield Answer(
                             query.index,
                             estimate,
@@ -207,7 +209,7 @@ class TokensScorer(NetworkScorer):
     def _sums(
         self,
         queries: Sequence[Query],
-        asked: Sequence[Continuation],
+        continuations: Sequence[Continuation],
         scores: Scores,
     ) -> dict[Hashable, SegmentationWalk]:
         """Walk through texts and through their contexts, by name and piece.
@@ -216,12 +218,12 @@ class TokensScorer(NetworkScorer):
         """
         sums = {
             (query.name, piece): piece
-            for query, one in zip(queries, asked, strict=True)
-            for piece in (one.context, one.whole)
+            for query, each in zip(queries, continuations, strict=True)
+            for piece in (each.context, each.whole)
             if piece is not None and self._estimator is not None
         }
-        found = self._walks([*sums.values()], [name for name, _ in sums], scores)
-        return dict(zip(sums, found, strict=True))
+        walks = self._walks([*sums.values()], [name for name, _ in sums], scores)
+        return dict(zip(sums, walks, strict=True))
 
     def _continued(
         self,
@@ -232,7 +234,7 @@ class TokensScorer(NetworkScorer):
     ) -> Estimate:
         """Estimate log p of a text after its context.
 
-        ``plain`` is what ``--model hf`` makes of it; None of a text without tokens.
+        ``plain`` are the scores of ``--model hf``; None for a text without tokens.
         """
         size = len(read.plain.tokens)
         if not query.text and not size:
@@ -258,8 +260,7 @@ class TokensScorer(NetworkScorer):
 
     # -- regions ----------------------------------------------------------------------
 
-    unknown_words = "nothing"
-    """Tokens write every string."""
+    unknown_words = "nothing"  # tokens write every string
 
     def score_regions(
         self, texts: Sequence[Regions]
@@ -267,8 +268,8 @@ class TokensScorer(NetworkScorer):
         """Yield log p of each region by canonical tokens: see ``ScoresRegions``.
 
         Raises:
-            MissedTextsError: At the end, if a text has no probability.
-            ValueError: If segmentations are to be summed over, or a text cannot be
+            MissedTextsError: At the end, if a text has probability zero.
+            ValueError: If the estimator sums over segmentations, or a text cannot be
                 scored.
         """
         if self._estimator is not None:
@@ -282,9 +283,12 @@ class TokensScorer(NetworkScorer):
             with missed.aside(regions.query):
                 piece = region_piece(self._encoding, regions.query.text)
                 scores = self._scores([piece])[piece.scored]
-                asked = regions, piece, scores
-                found = region_scores(self.network, self._encoding, borders, *asked)
-                yield regions.query.index, found
+                yield (
+                    regions.query.index,
+                    region_scores(
+                        self.network, self._encoding, borders, regions, piece, scores
+                    ),
+                )
         missed.tell()
 
     # -- generation -------------------------------------------------------------------
@@ -292,7 +296,7 @@ class TokensScorer(NetworkScorer):
     def generate(
         self, queries: Sequence[tuple[Query, GenerationOptions]]
     ) -> Iterator[tuple[int, str]]:
-        """Refuse generation: what is written is one segmentation, and needs no sum.
+        """Refuse generation: it writes one segmentation, and needs no sum.
 
         Raises:
             ValueError: Always.
@@ -306,23 +310,23 @@ class TokensScorer(NetworkScorer):
 
     def _scores(self, pieces: Sequence[Piece]) -> Scores:
         """Score canonical segmentations, equal ones once."""
-        wanted = list(dict.fromkeys(p.scored for p in pieces if p.scored[1]))
-        found = self._reader.score(wanted, self._batch_size)
-        return dict(zip(wanted, found, strict=True))
+        distinct = list(dict.fromkeys(p.scored for p in pieces if p.scored[1]))
+        scores = self._reader.score(distinct, self._batch_size)
+        return dict(zip(distinct, scores, strict=True))
 
     def _walks(
         self, pieces: Sequence[Piece], names: Sequence[str], scores: Scores
     ) -> list[SegmentationWalk]:
-        """Search and draw segmentations, if they are summed over.
+        """Search or draw segmentations, unless ``canonical`` is the estimator.
 
         Args:
             pieces: Strings.
-            names: What the random numbers of each follow from.
-            scores: Of their canonical segmentations.
+            names: Keys of the random numbers of each.
+            scores: Scores of their canonical segmentations.
 
         Raises:
-            ValueError: If ``exact`` would have too many, or a text does not fit into
-                memory; the error names the text.
+            ValueError: If ``exact`` has too many segmentations, or a text does not fit
+                into memory; the error names the text.
         """
         if (estimator := self._estimator) is None:
             return []
@@ -336,27 +340,27 @@ class TokensScorer(NetworkScorer):
             stretches.append(
                 Stretch(piece.given, piece.summed, piece.tokens, one, room)
             )
-        # What is given the same is read once, together; nothing is padded.
+        # Equal given tokens are read once, and nothing is padded.
         order = sorted(
             range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
         )
         walks: dict[int, SegmentationWalk] = {}
 
-        def work(places: Sequence[int]) -> list[SegmentationWalk]:
-            found = SegmentationSearch(
+        def work(index: Sequence[int]) -> list[SegmentationWalk]:
+            search = SegmentationSearch(
                 network,
-                [stretches[n] for n in places],
+                [stretches[n] for n in index],
                 estimator.plan,
-                [stream_key(options.seed, f"\0{names[n]}") for n in places],
+                [stream_key(options.seed, f"\0{names[n]}") for n in index],
             )
-            return found.run()
+            return search.run()
 
-        def size(place: int) -> int:
-            return len(pieces[place].given) + len(pieces[place].tokens)
+        def size(n: int) -> int:
+            return len(pieces[n].given) + len(pieces[n].tokens)
 
-        def refusal(place: int) -> ValueError:
+        def refusal(n: int) -> ValueError:
             return ValueError(
-                f"{names[place]}: {size(place)} tokens with num_samples="
+                f"{names[n]}: {size(n)} tokens with num_samples="
                 f"{options.num_samples} do not fit into the memory of "
                 f"{network.device}: give fewer samples or another device"
             )
@@ -365,19 +369,19 @@ class TokensScorer(NetworkScorer):
         while order:
             given = len(pieces[order[0]].given)
             batch = [n for n in order[:texts] if len(pieces[n].given) == given]
-            for some, found in self._memory_of_walks.in_batches(
+            for index, new in self._memory_of_walks.in_batches(
                 batch, len(batch), work, size, refusal
             ):
-                walks.update(zip(some, found, strict=True))
+                walks.update(zip(index, new, strict=True))
             order = order[len(batch) :]
         return [walks[n] for n in range(len(pieces))]
 
     def _check_size(self, pieces: Sequence[Piece], names: Sequence[str]) -> None:
         limit = self._options.max_segmentations
         for piece, name in zip(pieces, names, strict=True):
-            if (most := piece.summed.num_prefixes) > limit:
+            if (size := piece.summed.num_prefixes) > limit:
                 raise ValueError(
-                    f"{name}: estimator=exact would read 10^{math.log10(most):.1f} "
+                    f"{name}: estimator=exact would read 10^{math.log10(size):.1f} "
                     f"beginnings of segmentations; max_segmentations={limit}. Use "
                     "estimator=dpf"
                 )
@@ -390,7 +394,7 @@ class TokensScorer(NetworkScorer):
         return self.progress(total, title, unit)
 
 
-def _some(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
+def _blocks(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
     for first in range(0, len(queries), QUERIES):
         yield queries[first : first + QUERIES]
 

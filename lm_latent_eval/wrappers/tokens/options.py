@@ -26,7 +26,7 @@ class TokensOptions(OptionTable):
             alone, as ``--model hf``, which is a term of its own in all others),
             ``exact`` (every segmentation), ``beam`` or ``is`` (importance sampling).
         num_samples: K, segmentations of a text that are found or drawn.
-        seed: Of all random numbers.
+        seed: Seed of all random numbers.
         end: What follows a scored text: ``none`` (a token border, as ``--model hf``),
             ``prefix`` (anything: its last token may write more) or ``eos`` (the end
             token).
@@ -49,7 +49,6 @@ class TokensOptions(OptionTable):
 
     @property
     def idle(self) -> tuple[str, ...]:
-        """Options that have no effect with this estimator."""
         if self.estimator == "canonical":
             return ("num_samples", "seed", "context_tokens", "max_segmentations")
         if self.estimator == "exact":

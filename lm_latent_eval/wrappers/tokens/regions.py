@@ -1,8 +1,8 @@
 r"""Surprisal by word of a causal LM's canonical tokens, corrected for where words end.
 
-A token that begins with a space says two things: that the word before has ended, and
-how the next one begins. So the tokens of a word alone give it the probability of all
-words that begin so. Its end is charged to the word that it ends:
+A token that begins with a space ends one word and begins the next. So the tokens of a
+word alone give the probability of all words that begin so. The factor of the end is
+moved to the word that it ends:
 
 .. math::
     p(w_n \mid w_{<n}) = \prod_{t \in w_n} p(x_t \mid x_{<t}) \cdot
@@ -37,14 +37,13 @@ from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 
 def border_tokens(network: Network, vocabulary: ByteVocabulary) -> list[int]:
-    """List the tokens that can follow a whole word."""
     pieces = enumerate(vocabulary.later.pieces)
     spaces = [t for t, piece in pieces if piece and piece[:1].isspace()]
     return sorted({*spaces, *network.text_ends})
 
 
 def region_piece(encoding: Encoding, text: str) -> Piece:
-    """Return the tokens of a text that is read at once.
+    """Tokens of a text that fits into one window.
 
     Raises:
         ValueError: If its tokens do not restore it, or do not fit into the window.
@@ -92,22 +91,22 @@ def region_scores(
     log_border = _log_border(
         network, piece.given + piece.tokens, len(piece.given), stops, borders
     )
-    found, first, before = [], 0, 0.0
-    for number, stop in enumerate(stops):
-        after = log_border[number] if is_word[number] else 0.0
+    results, first, before = [], 0, 0.0
+    for region, stop in enumerate(stops):
+        after = log_border[region] if is_word[region] else 0.0
         total = math.fsum([*log_p[first:stop], after, -before])
         estimate = replace(canonical(total, stop - first), bound=Bound.NONE)
-        found.append(RegionScore(number, estimate))
+        results.append(RegionScore(region, estimate))
         first, before = stop, after
     if first < len(log_p):
         total = math.fsum([*log_p[first:], -before])
         estimate = replace(canonical(total, len(log_p) - first), bound=Bound.NONE)
-        found.append(RegionScore(None, estimate))
-    return found
+        results.append(RegionScore(None, estimate))
+    return results
 
 
 def _owners(encoding: Encoding, regions: Regions, text: str) -> list[int]:
-    """Return which region each token belongs to, by its last character but spaces."""
+    """Region of each token, by its last character other than spaces."""
     _, inner, _ = encoding.framed(text)
     written = encoding.vocabulary.write(inner, begins=True)
     owners, whole = [], text.encode()
@@ -126,11 +125,11 @@ def _log_border(
     stops: Sequence[int],
     borders: Sequence[int],
 ) -> list[float]:
-    """Return log B after the first so many tokens that follow what is given."""
+    """Log B after the first ``stops`` tokens that follow the given ones."""
     reader = network.reader()
     ids = sent(torch.tensor([tokens]), reader.device)
-    places = sent(torch.tensor(stops) + given - 1, reader.device)
-    log_p = reader.log_probs(reader.call(ids).logits[0, places])
+    positions = sent(torch.tensor(stops) + given - 1, reader.device)
+    log_p = reader.log_probs(reader.call(ids).logits[0, positions])
     members = sent(torch.tensor(borders), log_p.device)
-    (found,) = fetched(log_p[:, members].logsumexp(-1))
-    return found.tolist()
+    (log_border,) = fetched(log_p[:, members].logsumexp(-1))
+    return log_border.tolist()

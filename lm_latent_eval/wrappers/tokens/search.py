@@ -1,15 +1,14 @@
-r"""Segmentations of texts under search, extended a token at a time.
+"""Segmentations of texts under search, extended by one token at a time.
 
-A beam keeps those whose probability so far, times what the canonical segmentation pays
-for the rest, is largest; the canonical one is always among them. Draws follow p times
-the same, each with random numbers of its own. Wherever two segmentations begin alike,
-for one text or for several options of one question, the network reads that beginning
-once.
+A beam keeps the largest products of the probability so far and the canonical score of
+the rest; the canonical segmentation is always kept. Draws follow the same product,
+each with random numbers of its own. Equal beginnings of segmentations, of one text or
+of several options of a question, are read once.
 
-The loop is not that of ``inference.steps``, where all histories of a text take equally
-many steps: here each ends after as many tokens as it has, and leaves its place in the
-beam to another. A step is a few operations on arrays, of all texts together; its lists
-are those of ``inference.ragged``.
+The loop differs from ``inference.steps``, whose histories of a text all take equally
+many steps: a segmentation ends after its own number of tokens and frees its slot in
+the beam. A step is a few operations on arrays of all texts together, by the lists of
+``inference.ragged``.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ from lm_latent_eval.wrappers.tokens.lattice import OVERRUN
 
 @dataclass(frozen=True)
 class WalkPlan:
-    """How much is looked at."""
+    """Widths of the beam and of the passes, and the number of draws."""
 
     width: int | None
-    """Segmentations that the beam keeps; None keeps all, 0 searches for none."""
+    """Width of the beam; None keeps all, 0 is no search."""
     num_draws: int = 0
     passes: tuple[int, ...] = ()
-    """Widths of independent passes over segmentations but the canonical one, thinned
+    """Widths of independent passes over all but the canonical segmentation, pruned
     without bias."""
 
 
 @dataclass(eq=False)
 class SegmentationWalk:
-    """What is found or drawn of one text beside its canonical segmentation."""
+    """Segmentations of a text that were found or drawn, except the canonical one."""
 
     stretch: Stretch
     pruned: bool
-    """Whether anything was dropped."""
+    """Whether any was dropped."""
     log_w: Floats
-    """Nats: log p of each segmentation that the beam has found, or of all that each
-    pass has; or log-weights of draws (``-inf`` of the canonical one)."""
+    """Log p of each segmentation of the beam, or the sum of each pass, or log-weights
+    of draws (``-inf`` for the canonical one), nats."""
 
 
 class _Spots(NamedTuple):
@@ -65,21 +64,20 @@ class _Spots(NamedTuple):
 
     text: Tensor
     node: Tensor
-    """Among the nodes of all texts."""
+    """Index among the nodes of all texts."""
     log_p: Tensor
     canonical: Tensor
     searched: Tensor
-    """Whether the beam keeps it."""
+    """Mask of those that the beam keeps."""
     log_f: Tensor
-    """Log of one over the probability that it survived, nats."""
+    """Log of the inverse survival probability, nats."""
 
     def of(self, index: Tensor) -> _Spots:
-        """Pick some."""
         return _Spots(*(column[index] for column in self))
 
 
 class SegmentationSearch:
-    """A search for segmentations of several texts, side by side, or draws of them."""
+    """Search for, or draws of, segmentations of several texts together."""
 
     def __init__(
         self,
@@ -88,23 +86,23 @@ class SegmentationSearch:
         plan: WalkPlan,
         keys: Sequence[int],
     ) -> None:
-        """Read what is given.
+        """Read the given tokens.
 
         Args:
-            network: What gives tokens their probability.
-            stretches: The texts; all are given equally many tokens, at least one.
-            plan: How much to look at.
-            keys: Of each text's random numbers.
+            network: The causal LM.
+            stretches: The texts, with equally many given tokens, at least one.
+            plan: Extent of search and draws.
+            keys: Keys of each text's random numbers.
         """
         self.stretches, self.plan = stretches, plan
         roots = {stretch.given: None for stretch in stretches}
-        place = {given: row for row, given in enumerate(roots)}
+        row_of = {given: row for row, given in enumerate(roots)}
         given = sent(torch.tensor([*roots]), network.device)
         self._reading = network.reader(wide=False).begin(given)
         copies = max(1, len(plan.passes))
-        rows = torch.tensor([place[stretch.given] for stretch in stretches])
+        rows = torch.tensor([row_of[stretch.given] for stretch in stretches])
         self._row = rows.repeat_interleave(copies)
-        """Where the reading has each of those that go on."""
+        """Row of the reading of each active spot."""
         self._edges = LatticeEdges.of(stretches)
         self._log_psi = self._edges.look_ahead()
         self._uniforms = Streams(keys, max(1, plan.num_draws, copies))
@@ -115,15 +113,9 @@ class SegmentationSearch:
         start = self._edges.start.repeat_interleave(copies)
         zeros = torch.zeros(len(texts), dtype=torch.float64)
         same = torch.ones_like(texts, dtype=torch.bool)
-        self._going = _Spots(
-            texts,
-            start,
-            zeros,
-            same,
-            same & (plan.width != 0),
-            zeros,
+        self._active = _Spots(
+            texts, start, zeros, same, same & (plan.width != 0), zeros
         )
-        """Those that go on."""
         self._depth = 0
         # Canonical tokens; -2 past the end.
         self._canonical = torch.full(
@@ -133,15 +125,15 @@ class SegmentationSearch:
             self._canonical[text, : len(one.canonical)] = torch.tensor(one.canonical)
         self._canonical = self._canonical.repeat_interleave(copies, 0)
         self._pruned = torch.zeros_like(same)
-        self._found: list[_Spots] = []
-        self._place = texts.repeat_interleave(plan.num_draws)
-        """Where each draw is among those that go on; -1: it goes on no more."""
-        self._same = torch.ones_like(self._place, dtype=torch.bool)
-        """Whether each is the canonical one, as far as it goes."""
-        self._log_w = torch.zeros(len(self._place), dtype=torch.float64)
+        self._ended: list[_Spots] = []
+        self._spot = texts.repeat_interleave(plan.num_draws)
+        """Active spot of each draw; -1: it has ended."""
+        self._same = torch.ones_like(self._spot, dtype=torch.bool)
+        """Mask of draws that are canonical so far."""
+        self._log_w = torch.zeros(len(self._spot), dtype=torch.float64)
 
     def run(self) -> list[SegmentationWalk]:
-        """Go on until all have ended; return what was found or drawn of each text."""
+        """Extend all to their ends."""
         while True:
             rows, tokens = self._step(self._reading.log_p)
             if not len(rows):
@@ -152,15 +144,16 @@ class SegmentationSearch:
             self._reading.read(tokens[:, None], None if in_order else rows)
 
     def _step(self, log_p: Tensor) -> tuple[Tensor, Tensor]:
-        """Go on by a token.
+        """Extend by one token.
 
         Args:
-            log_p: Of every token after each row of the reading, nats, (R, V).
+            log_p: Next-token log-probabilities of each row of the reading, nats, (R,
+                V).
 
         Returns:
-            The rows that go on, with the token that each does by, (R',) each.
+            The rows that continue, and the token of each, (R',).
         """
-        now, edges = self._going, self._edges
+        now, edges = self._active, self._edges
         edge, spot = expand_ranges(edges.first[now.node], edges.first[now.node + 1])
         fits = edges.fewest[edge] + self._depth < self._room[now.text[spot]]
         if not bool(fits.all()):
@@ -169,14 +162,13 @@ class SegmentationSearch:
         possible = given > -torch.inf
         if not bool(possible.all()):
             edge, spot, given = edge[possible], spot[possible], given[possible]
-        taken, drawn, chosen = now.searched[spot], spot[:0], spot[:0]
+        kept, drawn, chosen = now.searched[spot], spot[:0], spot[:0]
         if self.plan.num_draws:
             score = given + self._log_psi[edge]
             log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]
             drawn, chosen = self._draw(log_q, spot)
             self._log_w[drawn] += given[chosen] - log_q[chosen]
-            taken = taken.index_fill(0, chosen, True)
-        (kept,) = taken.nonzero(as_tuple=True)
+            kept = kept.index_fill(0, chosen, True)
         edge, spot = edge[kept], spot[kept]
         after = now.of(spot)
         tokens = edges.tokens[edge]
@@ -190,7 +182,7 @@ class SegmentationSearch:
             after.searched,
             after.log_f,
         )
-        at = (taken.cumsum(0) - 1)[chosen]
+        at = (kept.cumsum(0) - 1)[chosen]
         self._same[drawn] = after.canonical[at]
         self._depth += 1
         ended = edges.ends[after.node]
@@ -200,11 +192,11 @@ class SegmentationSearch:
         else:
             searched = self._pruned_to_width(after, ended)
         (rest,) = (searched.index_fill(0, at, True) & ~ended).nonzero(as_tuple=True)
-        place = torch.full_like(after.text, -1)
-        place[rest] = torch.arange(len(rest))
-        self._place.fill_(-1)
-        self._place[drawn] = place[at]
-        self._going = after._replace(searched=searched).of(rest)
+        new_spot = torch.full_like(after.text, -1)
+        new_spot[rest] = torch.arange(len(rest))
+        self._spot.fill_(-1)
+        self._spot[drawn] = new_spot[at]
+        self._active = after._replace(searched=searched).of(rest)
         row, token, which = distinct_pairs(
             self._row[spot[rest]], tokens[rest], log_p.shape[1]
         )
@@ -215,7 +207,7 @@ class SegmentationSearch:
         return row[order], token[order]
 
     def _given(self, log_p: Tensor, row: Tensor, edge: Tensor) -> Tensor:
-        """Return what the network gives to edges after rows, nats, on the host."""
+        """Log p of edges after rows, nats, on the host."""
         tokens = self._edges.tokens[edge]
         if not len(self._edges.overrun):
             return _picked(log_p, row, tokens)
@@ -223,97 +215,97 @@ class SegmentationSearch:
         if not len(over):
             return _picked(log_p, row, tokens)
         first, end = (self._edges.overrun_first[edge[over] + n] for n in range(2))
-        place, which = expand_ranges(first, end)
+        index, which = expand_ranges(first, end)
         row = torch.cat([row, row[over][which]])
-        tokens = tokens.clamp_min(0)  # what overruns is written over below
-        given = _picked(log_p, row, torch.cat([tokens, self._edges.overrun[place]]))
+        tokens = tokens.clamp_min(0)  # entries of OVERRUN are replaced below
+        given = _picked(log_p, row, torch.cat([tokens, self._edges.overrun[index]]))
         given, more = given[: len(edge)], given[len(edge) :]
         return given.index_copy(0, over, segment_logsumexp(more, which, len(over)))
 
     def _draw(self, log_q: Tensor, spot: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw how those that go on do; return which do, and their choices."""
-        counts = spot.bincount(minlength=len(self._going.text))
-        there = self._place >= 0
-        alive = there & (counts[self._place.clamp_min(0)] > 0)
-        # All that went on from here was too long, or never is.
-        self._log_w[there & ~alive] = -torch.inf
+        """Draw the edges of active draws; return these draws and their choices."""
+        counts = spot.bincount(minlength=len(self._active.text))
+        active = self._spot >= 0
+        alive = active & (counts[self._spot.clamp_min(0)] > 0)
+        # All continuations are too long or impossible.
+        self._log_w[active & ~alive] = -torch.inf
         (drawn,) = alive.nonzero(as_tuple=True)
-        place = self._place[drawn]
-        uniform = self._uniforms(self._depth).flatten(0, 1)[:, 0]
-        chosen = invert_cdf(log_q.exp(), spot, len(counts), place, uniform[drawn])
+        uniform = self._uniforms(self._depth).flatten(0, 1)[drawn, 0]
+        chosen = invert_cdf(log_q.exp(), spot, len(counts), self._spot[drawn], uniform)
         return drawn, chosen
 
     def _pruned_to_width(self, after: _Spots, ended: Tensor) -> Tensor:
-        """Keep what ended, and the most probable of what goes on; return what is."""
+        """Keep the most probable spots of each beam; return their mask."""
         searched = after.searched
         done = searched & ended & ~after.canonical
         if bool(done.any()):
-            self._found.append(after.of(done))
+            self._ended.append(after.of(done))
         if not self.plan.width:
             return searched
-        (going,) = (searched & ~ended).nonzero(as_tuple=True)
-        text = after.text[going]
+        (active,) = (searched & ~ended).nonzero(as_tuple=True)
+        text = after.text[active]
         counts = text.bincount(minlength=len(self.stretches))
         if int(counts.max()) <= self.plan.width:
             return searched
-        rank = after.log_p[going] + self._edges.log_rest[after.node[going]]
-        rank = rank.masked_fill(after.canonical[going], torch.inf)
+        rank = after.log_p[active] + self._edges.log_rest[after.node[active]]
+        rank = rank.masked_fill(after.canonical[active], torch.inf)
         order, place = ranked_within(text, rank)
-        dropped = going[order[place >= self.plan.width]]
+        dropped = active[order[place >= self.plan.width]]
         self._pruned |= counts > self.plan.width
         return searched.index_fill(0, dropped, False)
 
     def _thinned(self, after: _Spots, ended: Tensor) -> tuple[Tensor, Tensor]:
-        """Thin what goes on to the width of each pass; return what does, and log f.
+        """Prune each pass to its width without bias; return the mask and log f.
 
-        The canonical segmentation is a term of its own, which no pass pays for.
+        The canonical segmentation is a separate term and takes no slot.
         """
         done = ended & ~after.canonical
         if bool(done.any()):
-            self._found.append(after.of(done))
-        (going,) = (~ended & ~after.canonical).nonzero(as_tuple=True)
-        group = after.text[going]
+            self._ended.append(after.of(done))
+        (active,) = (~ended & ~after.canonical).nonzero(as_tuple=True)
+        group = after.text[active]
         counts = group.bincount(minlength=len(self._widths))
         searched, log_f = torch.ones_like(ended), after.log_f
         if not bool((counts > self._widths).any()):
             return searched, log_f
         self._pruned |= counts > self._widths
-        rank = after.log_p[going] + after.log_f[going]
-        rank = rank + self._edges.log_rest[after.node[going]]
+        rank = after.log_p[active] + after.log_f[active]
+        rank = rank + self._edges.log_rest[after.node[active]]
         first = counts.cumsum(0) - counts
         order = group.argsort(stable=True)
-        column = torch.arange(len(going)) - first[group[order]]
+        column = torch.arange(len(active)) - first[group[order]]
         table = rank.new_full((len(counts), int(counts.max())), -torch.inf)
         table[group[order], column] = rank[order]
         uniform = self._uniforms(self._depth).flatten(0, 1)[:, 0].contiguous()
         width, nothing = self._widths.numpy(), torch.zeros(len(counts)).double().numpy()
         places = Places(width, width, nothing, nothing > 0)
-        found = thin_table(table.numpy(), places, uniform.numpy())
-        kept, log_kept = map(torch.from_numpy, found)
-        there = log_kept > -torch.inf
-        pass_of, _ = there.nonzero(as_tuple=True)
-        chosen = going[order[first[pass_of] + kept[there]]]
-        searched = searched.index_fill(0, going, False).index_fill(0, chosen, True)
-        log_f = log_f.index_add(0, chosen, log_kept[there])
+        kept, log_kept = map(
+            torch.from_numpy, thin_table(table.numpy(), places, uniform.numpy())
+        )
+        used = log_kept > -torch.inf
+        pass_of, _ = used.nonzero(as_tuple=True)
+        chosen = active[order[first[pass_of] + kept[used]]]
+        searched = searched.index_fill(0, active, False).index_fill(0, chosen, True)
+        log_f = log_f.index_add(0, chosen, log_kept[used])
         return searched, log_f
 
     def _finished(self) -> list[SegmentationWalk]:
-        number, copies = len(self.stretches), max(1, len(self.plan.passes))
+        num_texts, copies = len(self.stretches), max(1, len(self.plan.passes))
         group, log_p = torch.zeros(0).long(), torch.zeros(0).double()
-        if self._found:
-            group = torch.cat([spots.text for spots in self._found])
-            log_p = torch.cat([spots.log_p + spots.log_f for spots in self._found])
+        if self._ended:
+            group = torch.cat([spots.text for spots in self._ended])
+            log_p = torch.cat([spots.log_p + spots.log_f for spots in self._ended])
         if self.plan.passes:
-            log_w = segment_logsumexp(log_p, group, number * copies)
-            parts = log_w.view(number, copies).unbind()
+            log_w = segment_logsumexp(log_p, group, num_texts * copies)
+            parts = log_w.view(num_texts, copies).unbind()
         elif self.plan.num_draws:
             log_w = self._log_w.masked_fill(self._same, -torch.inf)
-            parts = log_w.view(number, -1).unbind()
+            parts = log_w.view(num_texts, -1).unbind()
         else:
             order = group.argsort(stable=True)
-            sizes = group.bincount(minlength=number).tolist()
+            sizes = group.bincount(minlength=num_texts).tolist()
             parts = log_p[order].split(sizes)
-        pruned = self._pruned.view(number, copies).any(1).tolist()
+        pruned = self._pruned.view(num_texts, copies).any(1).tolist()
         return [
             SegmentationWalk(stretch, cut, log_w.numpy())
             for stretch, cut, log_w in zip(self.stretches, pruned, parts, strict=True)
@@ -321,10 +313,10 @@ class SegmentationSearch:
 
 
 def _slots(row: Tensor) -> Tensor:
-    """Return a place for each of R rows, that of the row it goes on from if it can.
+    """Slot of each of R rows: that of its parent row, if free.
 
     Args:
-        row: What each goes on from, non-decreasing, (R,).
+        row: Parent of each, non-decreasing, (R,).
 
     Example:
         >>> _slots(torch.tensor([0, 0, 2, 7]))
@@ -341,7 +333,6 @@ def _slots(row: Tensor) -> Tensor:
 
 
 def _picked(log_p: Tensor, row: Tensor, token: Tensor) -> Tensor:
-    """Return log p of tokens after rows, float64 on the host."""
-    there = sent(torch.stack([row, token]), log_p.device)
-    (found,) = fetched(log_p[there[0], there[1]])
-    return found.double()
+    """Log p of tokens after rows, float64 on the host."""
+    row, token = sent(torch.stack([row, token]), log_p.device)
+    return fetched(log_p[row, token])[0].double()

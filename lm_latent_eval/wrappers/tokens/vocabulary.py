@@ -1,8 +1,8 @@
 """Bytes of each token of a tokenizer.
 
-A tokenizer's decoder writes a sequence of tokens as the bytes of the first one and of
-each later one. The two differ where it drops a space at the beginning (SentencePiece)
-or puts one between words (WordPiece); of byte-level tokenizers they are the same.
+A tokenizer's decoder writes the first token of a sequence and later ones differently
+if it drops a space at the beginning (SentencePiece) or puts one between words
+(WordPiece). Byte-level tokenizers write both alike.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 Pieces = tuple[bytes | None, ...]
-"""Token -> its bytes; None of a token that never enters a segmentation."""
+"""Token -> its bytes; None if it never enters a segmentation."""
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-"""How SentencePiece names the token of a byte."""
+"""Names of byte tokens in SentencePiece."""
 
 
 @dataclass(frozen=True)
 class ByteTable:
-    """Which tokens write which bytes."""
+    """Table of the tokens that write given bytes."""
 
     pieces: Pieces
 
     @cached_property
     def tokens(self) -> dict[bytes, list[int]]:
-        """Bytes -> every token that writes them, byte tokens beside letters."""
-        found: dict[bytes, list[int]] = {}
+        """Bytes -> all tokens that write them, byte tokens included."""
+        tokens: dict[bytes, list[int]] = {}
         for token, piece in enumerate(self.pieces):
             if piece is not None:
-                found.setdefault(piece, []).append(token)
-        return found
+                tokens.setdefault(piece, []).append(token)
+        return tokens
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Lengths of pieces that there are, ascending."""
+        """Distinct lengths of pieces, ascending."""
         return sorted({len(piece) for piece in self.tokens})
 
     @cached_property
@@ -49,13 +49,7 @@ class ByteTable:
         return sorted(self.tokens)
 
     def within(self, target: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield every token that writes a piece of the target, and where it ends.
-
-        Args:
-            target: The string.
-            start: Where the piece begins.
-            stop: Where it ends at the latest.
-        """
+        """Tokens that write the target from ``start`` to at most ``stop``, and ends."""
         for length in self.lengths:
             if start + length > stop:
                 return
@@ -63,16 +57,15 @@ class ByteTable:
                 yield token, start + length
 
     def beyond(self, rest: bytes) -> list[int]:
-        """List the tokens that write ``rest`` and something after it."""
+        """Tokens that write ``rest`` and more."""
         ordered = self._sorted
-        first = bisect_left(ordered, rest)
-        found = []
-        for piece in ordered[first:]:
+        tokens = []
+        for piece in ordered[bisect_left(ordered, rest) :]:
             if not piece.startswith(rest):
                 break
             if len(piece) > len(rest):
-                found += self.tokens[piece]
-        return found
+                tokens += self.tokens[piece]
+        return tokens
 
 
 @dataclass(frozen=True)
@@ -80,11 +73,11 @@ class ByteVocabulary:
     """The tokens of a tokenizer as bytes."""
 
     first: ByteTable
-    """What a token writes at the beginning of a text."""
+    """Table of tokens at the beginning of a text."""
     later: ByteTable
-    """What it writes after another one."""
+    """Table of tokens after another one."""
     special: dict[int, bytes]
-    """Tokens that stand for no text of their own -> how they are spelled out."""
+    """Special tokens -> their spelling."""
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, size: int) -> ByteVocabulary:
@@ -92,10 +85,10 @@ class ByteVocabulary:
 
         Args:
             tokenizer: The tokenizer.
-            size: Tokens that the network knows; others never enter a segmentation.
+            size: Number of tokens of the network; others never enter a segmentation.
 
         Raises:
-            ValueError: If it is a slow one, of which nobody knows how it decodes.
+            ValueError: If it is a slow one, whose decoder is unknown.
         """
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
@@ -122,15 +115,15 @@ class ByteVocabulary:
         )
 
     def write(self, tokens: Sequence[int], *, begins: bool) -> list[bytes]:
-        """Return what each token of a sequence writes; special tokens are spelled out.
+        """Bytes of each token of a sequence; special tokens are spelled out.
 
         Args:
             tokens: The sequence.
             begins: Whether a text begins with it.
         """
         written = []
-        for place, token in enumerate(tokens):
-            table = self.first if begins and place == 0 else self.later
+        for index, token in enumerate(tokens):
+            table = self.first if begins and index == 0 else self.later
             piece = table.pieces[token] if token < len(table.pieces) else None
             written.append(self.special.get(token, b"") if piece is None else piece)
         return written
@@ -139,7 +132,7 @@ class ByteVocabulary:
 def _pieces(
     backend: Any, names: Sequence[str | None], added: dict[int, bytes]
 ) -> tuple[Pieces, Pieces]:
-    """Return what tokens write first, and later."""
+    """Bytes of tokens at the beginning, and later."""
     decoder = json.loads(backend.to_str())["decoder"]
     kinds = set(_kinds(decoder))
     if "ByteLevel" in kinds:
@@ -182,19 +175,19 @@ def _kinds(decoder: dict[str, Any] | None) -> Iterator[str]:
 
 
 def byte_level() -> dict[str, int]:
-    """Return the letters by which byte-level tokenizers name bytes.
+    """Letters of byte-level tokenizers -> bytes.
 
-    Printable characters of Latin-1 stand for themselves, the other bytes, in their
-    order, for the characters from 256 on.
+    Printable characters of Latin-1 stand for themselves, the characters from 256 on for
+    the other bytes, in order.
     """
     own = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (byte for byte in range(256) if byte not in own)
-    shifted = {chr(256 + place): byte for place, byte in enumerate(others)}
+    shifted = {chr(256 + rank): byte for rank, byte in enumerate(others)}
     return {chr(byte): byte for byte in own} | shifted
 
 
 def bytes_of(name: str, letters: dict[str, int]) -> bytes | None:
-    """Return the bytes that letters name; None if they name none."""
+    """Bytes named by letters; None if there are none."""
     try:
         return bytes(letters[letter] for letter in name) or None
     except KeyError:  # no name of bytes: a token that nothing decodes
