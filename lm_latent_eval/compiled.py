@@ -3,10 +3,10 @@
 Compiled functions take and return arrays and numbers; random numbers come in as arrays.
 They release the interpreter's lock, raise nothing and call neither torch nor Python.
 
-What is compiled is kept in a folder named by a hash of every source in ``SOURCES``:
-numba looks at the file of a function alone, and would go on using a caller after a
-function that it calls has changed in another file. Importing numba takes half a second,
-so only modules with compiled functions import this one.
+The cache is a folder named by a hash of every source in ``SOURCES``: numba's own cache
+checks the file of a function alone, and would keep a caller after a change in another
+file. Importing numba takes half a second, so only modules with compiled functions
+import this one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def compiled(function: FunctionT) -> FunctionT:
-    """Compile a function at its first call, or load what an earlier process compiled.
+    """Compile a function at its first call, or load it from the cache.
 
     ``NUMBA_DISABLE_JIT=1`` leaves it as it is, ``NUMBA_BOUNDSCHECK=1`` checks indices.
     """
@@ -62,7 +62,7 @@ def compiled(function: FunctionT) -> FunctionT:
 
 @cache
 def cache_folder() -> Path | None:
-    """Return the folder of what is compiled; None if none can be written to.
+    """Folder of the cache; None if it cannot be written to.
 
     It lies in ``NUMBA_CACHE_DIR``, or else among the user's caches.
     """
@@ -85,7 +85,7 @@ def cache_folder() -> Path | None:
 
 
 def _digest() -> str:
-    """Return a name for the version, its compiled sources and how they are compiled."""
+    """Name by version, compiled sources and settings of the compiler."""
     root, digest = Path(__file__).parent, hashlib.blake2b(digest_size=8)
     digest.update(f"{__version__} {CONFIG.BOUNDSCHECK}".encode())
     for name in SOURCES:

@@ -1,8 +1,8 @@
 """Devices: copies between host and device, floating types, and batches that fit.
 
-Log-probabilities are float64 wherever a device has it. Apple's ``mps`` has none, and
-there they are float32; what its host adds up afterwards is float64 again. Batch sizes
-that fit into the memory of a device are found by trial.
+Log-probabilities are float64, except on devices without it (Apple's ``mps``), where
+they are float32; sums on the host are float64 again. Batch sizes that fit into a
+device's memory are found by trial.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WITHOUT_FLOAT64 = {"mps"}
 
 
 def widest_float(device: torch.device | str) -> torch.dtype:
-    """Return float64 where a device has it, else float32.
+    """Widest floating type of a device, float64 or float32.
 
     Example:
         >>> widest_float("cpu"), widest_float("mps")
@@ -35,7 +35,7 @@ def widest_float(device: torch.device | str) -> torch.dtype:
 
 
 def wide_zeros(shape: Sequence[int], device: torch.device | str) -> Tensor:
-    """Return zeros in the widest type of a device.
+    """Zeros in the widest type of a device.
 
     Example:
         >>> wide_zeros([2], "cpu")
@@ -45,7 +45,7 @@ def wide_zeros(shape: Sequence[int], device: torch.device | str) -> Tensor:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return numbers in the widest type of the device that they are on.
+    """Numbers in the widest type of their device.
 
     Example:
         >>> widened(torch.tensor([1, 2]))
@@ -55,7 +55,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def in_float64(tensor: Tensor) -> Tensor:
-    """Return numbers in float64, on the host where their device has none.
+    """Numbers in float64, on the host if their device has none.
 
     Example:
         >>> in_float64(torch.tensor(0.5))
@@ -67,10 +67,10 @@ def in_float64(tensor: Tensor) -> Tensor:
 
 
 def check_width(dtype: torch.dtype | None, device: torch.device | str) -> None:
-    """Refuse to compute in float64 where there is none.
+    """Refuse float64 on a device without it.
 
     Raises:
-        ValueError: If that is asked for.
+        ValueError: If ``dtype`` is float64 and the device lacks it.
     """
     if dtype is torch.float64 and widest_float(device) is not torch.float64:
         raise ValueError(
@@ -82,8 +82,8 @@ def check_width(dtype: torch.dtype | None, device: torch.device | str) -> None:
 def moved(module: ModuleT, device: torch.device | str) -> ModuleT:
     """Move a module to a device, in float32 if the device lacks the module's type.
 
-    Recurrent layers then keep to the type of their weights: cuDNN rounds float32 to
-    TF32 else, which moves log-probabilities by 2e-5 of themselves.
+    Recurrent layers keep the type of their weights: otherwise cuDNN rounds float32 to
+    TF32, which moves log-probabilities by a relative 2e-5.
     """
     if torch.device(device).type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
@@ -97,9 +97,9 @@ def moved(module: ModuleT, device: torch.device | str) -> ModuleT:
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
     """Copy a tensor to a device without waiting for it, or back.
 
-    CUDA takes ordinary memory before the call returns, so that it may be changed at
-    once. On MPS it may not: there the host waits, as it does for what is copied back,
-    which it could otherwise read too early. A device without float64 is given float32.
+    CUDA reads ordinary memory before the call returns, so it may be changed at once. On
+    MPS it may not, so the host waits, as it does for copies back. Devices without
+    float64 get float32.
 
     Example:
         >>> sent(torch.tensor([1, 2]), "cpu")
@@ -122,21 +122,21 @@ def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
         >>> fetched(torch.tensor([1, 2]), torch.tensor(0.5))
         (tensor([1, 2]), tensor(0.5000))
     """
-    there = [tensor for tensor in tensors if not tensor.is_cpu]
-    if not there:
+    remote = [tensor for tensor in tensors if not tensor.is_cpu]
+    if not remote:
         return tensors
-    parts = [tensor.flatten() for tensor in there]
-    mixed = len({tensor.dtype for tensor in there}) > 1
-    if mixed and any(tensor.requires_grad for tensor in there):
+    parts = [tensor.flatten() for tensor in remote]
+    mixed = len({tensor.dtype for tensor in remote}) > 1
+    if mixed and any(tensor.requires_grad for tensor in remote):
         return tuple(tensor.cpu() for tensor in tensors)  # bytes have none
     if mixed:
         plain = torch.contiguous_format
         parts = [p.clone(memory_format=plain).view(torch.uint8) for p in parts]
-    here = torch.cat(parts).cpu().split([len(part) for part in parts])
-    if mixed:  # a copy begins where numbers of its type may
-        pairs = zip(here, there, strict=True)
-        here = tuple(part.clone().view(tensor.dtype) for part, tensor in pairs)
-    copies = iter(here)
+    local = torch.cat(parts).cpu().split([len(part) for part in parts])
+    if mixed:  # a clone is aligned for its type
+        pairs = zip(local, remote, strict=True)
+        local = tuple(part.clone().view(tensor.dtype) for part, tensor in pairs)
+    copies = iter(local)
     return tuple(
         tensor if tensor.is_cpu else next(copies).view(tensor.shape)
         for tensor in tensors
@@ -144,7 +144,7 @@ def fetched(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def sent_uniforms(uniforms: Tensor, device: torch.device | str) -> Tensor:
-    """Copy float64 numbers of (0, 1) to a device, where they are below 1 as well.
+    """Copy float64 numbers of (0, 1) to a device, staying below 1.
 
     Example:
         >>> nearly_1 = torch.tensor([1 - 2.0**-53], dtype=torch.float64)
@@ -161,22 +161,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SCORES = 1 << 25
-"""Scores (rows x tokens x vocabulary) of a network held at a time."""
+"""Largest number of scores (rows x tokens x vocabulary) of a network held at a time."""
 MOST_ROWS = 64
-"""Rows read together by default."""
+"""Default number of rows read together."""
 FEW_WEIGHTS = 2_000_000
-"""Weights of a network that a second thread makes slower, by
+"""Number of weights below which a second thread slows a network, by
 ``benchmarks/throughput.py --threads``."""
 
 logger = logging.getLogger(__name__)
 
 
 def use_one_thread(model: object, device: torch.device) -> None:
-    """Compute a small network on one processor by one thread, and say so.
+    """Compute a small network on one processor by one thread, with a log message.
 
-    Threads that wait for each other keep the processor busy. With operations as small
-    as these they gain nothing, and cost many times the work on a busy machine. A number
-    of threads that the environment names is left alone.
+    Threads that wait for each other keep the processor busy: for operations this small
+    they gain nothing, and cost many times the work on a busy machine. A number of
+    threads set by the environment is kept.
     """
     if device.type != "cpu" or {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & {*os.environ}:
         return
@@ -193,7 +193,7 @@ def use_one_thread(model: object, device: torch.device) -> None:
 
 
 def out_of_memory(err: Exception) -> bool:
-    """Return whether an error says that the memory of a device or the host ran out.
+    """Whether the memory of a device or the host ran out.
 
     Example:
         >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("shapes"))
@@ -206,13 +206,13 @@ def out_of_memory(err: Exception) -> bool:
 
 @dataclass
 class MemoryLimit:
-    """Largest batches that a device's memory was found to hold."""
+    """Largest batches that fitted into a device's memory."""
 
     most: float = math.inf
-    """Items x size of the largest."""
+    """Largest items x size."""
 
     def holds(self, size: int) -> float:
-        """Return how many items of a size to try at once, at least one."""
+        """Number of items of a size to try at once, at least one."""
         return max(1.0, self.most / max(1, size))
 
     def in_batches(
@@ -223,19 +223,19 @@ class MemoryLimit:
         size: Callable[[T], int],
         refusal: Callable[[T], ValueError],
     ) -> Iterator[tuple[Sequence[T], R]]:
-        """Do work in batches; where memory runs out, in batches of half as many.
+        """Do work in batches; if memory runs out, in batches of half as many.
 
-        What is found is remembered: later batches are as small from the beginning.
+        Later batches start at the size that fitted.
 
         Args:
-            items: What is to be worked on.
-            most: Items of a batch.
-            work: Does that of a batch, and can be done again.
-            size: Of an item, in what memory grows with.
-            refusal: What to raise if one item by itself does not fit.
+            items: Items.
+            most: Largest number of items of a batch.
+            work: Function of a batch, which can be repeated.
+            size: Size of an item, in proportion to its memory.
+            refusal: Error to raise if a single item does not fit.
 
         Yields:
-            Batches, in order, and what came of them.
+            Batches, in order, and their results.
 
         Raises:
             ValueError: As ``refusal`` says.
@@ -257,7 +257,7 @@ class MemoryLimit:
             largest = max(map(size, batch))
             batch = batch[: int(min(most, self.holds(largest)))]
             try:
-                found = work(batch)
+                result = work(batch)
             except (RuntimeError, MemoryError) as err:
                 if not out_of_memory(err):
                     raise
@@ -272,16 +272,16 @@ class MemoryLimit:
                         len(batch),
                     )
                 failed = 0
-                yield batch, found
+                yield batch, result
                 items = items[len(batch) :]
                 continue
-            # Out of the handler, which would keep what the batch had taken.
+            # Outside the handler, which would keep the batch's memory.
             failed = failed or len(batch)
             self.most = len(batch) // 2 * max(1, largest)
 
 
 def fitting(num_tokens: int, vocab_size: int, most: int = MOST_ROWS) -> int:
-    """Return how many rows of tokens a network is given at first.
+    """Initial number of rows for a network.
 
     Example:
         >>> fitting(10, 1000), fitting(1024, 50_257), fitting(10**6, 10**6)
@@ -294,15 +294,14 @@ FLOATS = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
-"""Types that weights can have, by name."""
+"""Allowed types of weights, by name."""
 
 
 def shared_type(weights: Mapping[str, Tensor]) -> torch.dtype:
-    """Return the floating type of all weights.
+    """Floating type of all weights.
 
     Raises:
-        ValueError: If there is none, or one has another type than the others or one
-            that is none to compute in; what it was cast to would be another number.
+        ValueError: If there are no weights, or their types are not floating or differ.
     """
     if not weights:
         raise ValueError("it holds no tensor")

@@ -14,15 +14,15 @@ from glob import escape
 from pathlib import Path
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""A full disk, a quota, and a limit of file sizes."""
+"""Error numbers of a full disk, a quota, and a limit of file sizes."""
 _IN_WORDS = re.compile(r"\(os error (\d+)\)")
-"""The system's error in messages of safetensors and tokenizers."""
+"""Error number in messages of safetensors and tokenizers."""
 _TORCH = re.compile(r"inline_container.*unexpected pos")
-"""torch's message for every failed write."""
+"""Message of torch for a failed write."""
 
 
 class NoRoomError(OSError):
-    """A file that could not be written because its disk is full."""
+    """Error of a file that could not be written because its disk is full."""
 
 
 @contextmanager
@@ -30,13 +30,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a new, empty file; it replaces the target once complete and synced.
 
     Readers see the old file or the new one, after a power cut as well. An error leaves
-    the old one as it was. The new file's name cannot be guessed, and is not taken from
-    a file or link that is there. Files that killed writers left are removed.
+    the old one unchanged. The new file's name cannot be guessed, and no existing file
+    or link is reused. Files of killed writers are removed.
 
     Raises:
         NoRoomError: If the disk is full.
     """
-    if path.exists() and not path.is_file():  # a pipe or a terminal keeps nothing
+    if path.exists() and not path.is_file():  # a pipe or a terminal
         yield path
         return
     path = resolved(path)  # a link goes on pointing to the file
@@ -59,14 +59,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 _NAME = 48
-"""Characters of a file's name in that of its temporary file."""
+"""Largest length of a file's name in that of its temporary file."""
 _PARTIAL = ".partial"
 _LEFT = 3600.0
-"""Seconds without a write after which a temporary file's writer is taken for dead."""
+"""Age of a temporary file whose writer is taken for dead, in seconds since the last
+write."""
 
 
 def _created(path: Path) -> int:
-    """Make an empty file where nothing is, not even a link; return its permissions."""
+    """Create a new empty file, refusing links; return its permissions."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
         return os.fstat(descriptor).st_mode
@@ -75,7 +76,7 @@ def _created(path: Path) -> int:
 
 
 def new_mode(path: Path) -> int:
-    """Return the permissions of new files beside a file."""
+    """Permissions of new files beside a file."""
     probe = path.with_name(f".{secrets.token_hex(8)}{_PARTIAL}")
     try:
         return _created(probe)
@@ -91,43 +92,42 @@ def _remove_old(folder: Path, begin: str) -> None:
 
 
 def resolved(path: Path) -> Path:
-    """Return a path without links.
+    """Path without links.
 
     Raises:
-        OSError: If its links point to each other.
+        OSError: If its links form a loop.
     """
     with suppress(RuntimeError):  # Python before 3.13
-        found = path.resolve()
-        if not found.is_symlink():
-            return found
+        target = path.resolve()
+        if not target.is_symlink():
+            return target
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8", newline="\n")  # on any system
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of what is in a file, in hexadecimal."""
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(content: str | bytes) -> str:
-    """Return a short digest of a text, or of bytes."""
+    """Short digest of a text or of bytes."""
     if isinstance(content, str):
         content = content.encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def no_room(err: BaseException, path: Path | None = None) -> NoRoomError | None:
-    """Return the error of a full disk, if that caused an error.
+    """Error of a full disk, if that caused an error of any library.
 
     Args:
-        err: Of any library that writes files.
-        path: The file, if it is known.
+        err: The error.
+        path: The file, if known.
     """
     cause: BaseException | None = err
     while cause is not None:
@@ -163,17 +163,14 @@ def _sync_names(folder: Path) -> None:
 
 _UNSAFE = re.compile(r"[^-.\w]")
 _LONGEST = 128
-"""Bytes: file systems take 255, and something comes before and after."""
+"""Largest length of a safe name in bytes, with room for affixes below 255."""
 
 
 def safe_name(name: str) -> str:
-    """Return a name that is safe inside a file's name: no path separators.
+    """Name that is safe within a file's name: no path separators.
 
-    Letters and digits, ``-``, ``_`` and ``.`` stay. A name that has to be changed ends
-    with a digest of what it was, so that no two names become one.
-
-    Args:
-        name: Of anything.
+    Letters and digits, ``-``, ``_`` and ``.`` stay. A changed name ends with a digest
+    of the original, so names stay distinct.
 
     Example:
         >>> safe_name("wikitext_2.raw")
@@ -189,14 +186,14 @@ def safe_name(name: str) -> str:
 
 
 def beside(path: Path, name: object) -> Path:
-    """Return the path of a file that another file of the same folder names.
+    """Path of a file that another file of the same folder names.
 
     Args:
         path: The file that names it.
-        name: What it says.
+        name: The name.
 
     Raises:
-        ValueError: If it is no name of a file there.
+        ValueError: If it is no file name in that folder.
     """
     plain = name if isinstance(name, str) and "\0" not in name else ""
     if plain in ("", "..") or plain != Path(plain).name:
@@ -205,14 +202,17 @@ def beside(path: Path, name: object) -> Path:
 
 
 def regular(path: Path) -> Path:
-    """Return the path of a regular file, or refuse a device.
+    """Path of a regular file or of a new one.
 
     Raises:
-        ValueError: If there is something that is no file.
+        ValueError: If it is a pipe, a device or a directory.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is no file that has an end")
+        raise ValueError(
+            f"{path}: not a regular file (pipe, device or directory). Save the data to "
+            "a file and pass its path"
+        )
     return path
 
 
@@ -220,7 +220,7 @@ LONGEST = 300
 
 
 def one_line(err: BaseException) -> str:
-    r"""Return an error's message on one line.
+    r"""Error message on one line.
 
     Example:
         >>> one_line(RuntimeError("Error(s) in loading:\n\tsize mismatch"))

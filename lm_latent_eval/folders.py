@@ -21,10 +21,10 @@ METRICS = (
 
 
 def metric_path(name: str) -> str:
-    """Return the folder that ``evaluate.load`` takes.
+    """Folder that ``evaluate.load`` takes.
 
     Raises:
-        ValueError: If there is no such metric; the nearest names are listed.
+        ValueError: If the metric is unknown; the nearest names are listed.
         FileNotFoundError: If the installation lacks it.
 
     Example:
@@ -38,7 +38,7 @@ def metric_path(name: str) -> str:
 
 
 def task_path() -> str:
-    """Return the folder of our task files.
+    """Folder of our task files.
 
     Raises:
         FileNotFoundError: If the installation lacks it.
@@ -51,7 +51,7 @@ def task_path() -> str:
 
 
 def _home(file: Path) -> Path:
-    """Return the folder that has a file: the package, or what it is in."""
+    """Folder that has a file: the package or its parent."""
     package = Path(__file__).parent
     for home in (package, package.parent):
         if (home / file).is_file():

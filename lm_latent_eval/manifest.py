@@ -30,11 +30,8 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One file."""
-
     sha256: str
     size: int
-    """In bytes."""
 
 
 _RULES: Rules = {"sha256": Matching("[0-9a-f]{64}", "64 hex digits"), "size": Whole(0)}
@@ -60,21 +57,21 @@ def verify(directory: Path) -> str:
             altered.
     """
     listed = _read(directory)
-    found = {path.name: path for path in _members(directory)}
-    for name in sorted(listed.keys() | found.keys()):
-        if name not in found:
+    present = {path.name: path for path in _members(directory)}
+    for name in sorted(listed.keys() | present.keys()):
+        if name not in present:
             wrong = f"is missing, though {FILE_NAME} lists it"
         elif name not in listed:
             wrong = f"belongs to something else: {FILE_NAME} does not list it"
-        elif found[name].stat().st_size != listed[name].size:
-            size = found[name].stat().st_size
+        elif present[name].stat().st_size != listed[name].size:
+            size = present[name].stat().st_size
             wrong = f"has {size} bytes, but {listed[name].size} by {FILE_NAME}"
-        elif file_digest(found[name]) != listed[name].sha256:
+        elif file_digest(present[name]) != listed[name].sha256:
             wrong = f"is altered: its SHA-256 is not that of {FILE_NAME}"
         else:
             continue
         remedy = _remedy(directory)
-        if name in found and _is_pointer(found[name]):
+        if name in present and _is_pointer(present[name]):
             wrong = "is a pointer of git-lfs in the place of the file"
             remedy = "fetch it by `git lfs pull`"
         raise ManifestError(f"{directory / name} {wrong}; {remedy}")
@@ -82,12 +79,12 @@ def verify(directory: Path) -> str:
 
 
 def files(directory: Path) -> list[Path]:
-    """Return the files that a directory is made of: the listed ones, and the list."""
+    """Files of a directory: the listed ones, and the list."""
     return [*_members(directory), directory / FILE_NAME]
 
 
 def _members(directory: Path) -> list[Path]:
-    """Return the files that have to be listed, by name."""
+    """Files that have to be listed, by name."""
     return sorted(
         path
         for path in directory.glob("[!.]*")
@@ -116,7 +113,7 @@ def _read(directory: Path) -> dict[str, Entry]:
 
 
 def _digest(entries: Mapping[str, Entry]) -> str:
-    """Return a short digest of files by what their manifest says of them."""
+    """Short digest of files by their manifest."""
     sha = hashlib.sha256()
     for name in sorted(entries):
         sha.update(name.encode() + b"\0" + bytes.fromhex(entries[name].sha256))
@@ -124,7 +121,7 @@ def _digest(entries: Mapping[str, Entry]) -> str:
 
 
 def _is_pointer(path: Path) -> bool:
-    """Whether a file is what git-lfs leaves where it has not fetched one."""
+    """Whether a file is a placeholder of git-lfs."""
     with path.open("rb") as file:
         return file.read(len(POINTER)) == POINTER
 

@@ -1,7 +1,6 @@
-"""Parquet files of rows with known columns, and of how the rows were made.
+"""Parquet files of rows with known columns, and of the settings behind the rows.
 
-Files of ours have a digest of both, by which one that is damaged or edited is known. As
-with every digest, whoever edits a file can compute it again.
+Our files have a digest of both, which reveals damage and edits, but no forgery.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from lm_latent_eval.files import regular, replacing
 from lm_latent_eval.values import parse
 
 DIGEST = b"lm_latent_eval_digest"
-"""Of how the rows were made, and of the rows in their order."""
+"""Metadata key of the digest of settings and rows in their order."""
 _BROKEN = (pa.ArrowException, OSError, ValueError, RuntimeError, MemoryError)
 """Arrow's errors for files that are not Parquet."""
 
@@ -31,21 +30,21 @@ def write(path: Path, table: pa.Table, name: bytes, said: dict[str, Any]) -> Non
     Args:
         path: The file.
         table: The rows.
-        name: Under which the metadata say how they were made.
-        said: That.
+        name: Metadata key of the settings.
+        said: Settings behind the rows.
     """
     about = json.dumps(said).encode()
-    found = hashlib.sha256(about)
+    sha = hashlib.sha256(about)
     for batch in table.to_batches():
-        _add(found, batch.to_pylist())
-    metadata = {name: about, DIGEST: found.hexdigest().encode()}
+        _add(sha, batch.to_pylist())
+    metadata = {name: about, DIGEST: sha.hexdigest().encode()}
     with replacing(path) as partial:
         pq.write_table(table.replace_schema_metadata(metadata), partial)
 
 
-def _add(found: hashlib._Hash, rows: Iterable[dict[str, Any]]) -> None:
+def _add(sha: hashlib._Hash, rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
-        found.update(repr(row).encode("utf-8", "surrogatepass"))
+        sha.update(repr(row).encode("utf-8", "surrogatepass"))
 
 
 class RowFile:
@@ -56,8 +55,8 @@ class RowFile:
 
         Args:
             path: The file.
-            name: Under which its metadata say how its rows were made.
-            kind: What it holds, for messages: "record of a run", say.
+            name: Metadata key of the settings.
+            kind: Name of its kind in messages: "record of a run", say.
 
         Raises:
             ValueError: If it is no such file.
@@ -69,16 +68,16 @@ class RowFile:
         self._about, self._digest = metadata.get(name, b"null"), metadata.get(DIGEST)
 
     def said(self) -> dict[str, Any]:
-        """Return how its rows were made; true once all of them were read.
+        """Settings behind the rows, which are verified once all rows were read.
 
         Raises:
-            ValueError: If it does not say so.
+            ValueError: If it has none.
         """
         with self._named():
-            found = parse(self._about.decode(), infinities=True)
-        if not isinstance(found, dict):
+            settings = parse(self._about.decode(), infinities=True)
+        if not isinstance(settings, dict):
             raise self._error("it does not say how its rows were made")
-        return found
+        return settings
 
     def rows(
         self, schema: pa.Schema, *, optional: Collection[str] = ()
@@ -86,32 +85,30 @@ class RowFile:
         """Yield the rows.
 
         Args:
-            schema: Columns and types that it has to have.
-            optional: Names of columns that it may lack.
+            schema: Required columns and types.
+            optional: Names of columns that may be missing.
 
         Raises:
-            ValueError: If it has others, or was changed: this is known after the last
-                row.
+            ValueError: If it has other columns, or was changed, which is known after
+                the last row.
         """
-        places = self._schema.get_all_field_indices
-        names = [n for n in schema.names if n not in optional or places(n)]
+        indices = self._schema.get_all_field_indices
+        names = [n for n in schema.names if n not in optional or indices(n)]
         for column in names:
-            if len(places(column)) != 1:
-                number = len(places(column)) or "no"
-                raise self._error(f"it has {number} columns {column!r}")
-            there, wanted = (s.field(column).type for s in (self._schema, schema))
-            if there != wanted:
-                raise self._error(
-                    f"column {column!r} holds {there!s:.60}, not {wanted}"
-                )
-        found = hashlib.sha256(self._about)
+            if len(indices(column)) != 1:
+                count = len(indices(column)) or "no"
+                raise self._error(f"it has {count} columns {column!r}")
+            kind, wanted = (s.field(column).type for s in (self._schema, schema))
+            if kind != wanted:
+                raise self._error(f"column {column!r} holds {kind!s:.60}, not {wanted}")
+        sha = hashlib.sha256(self._about)
         with self._opened() as file:
             for batch in file.iter_batches(columns=names):
                 rows = batch.to_pylist()
-                _add(found, rows)
+                _add(sha, rows)
                 yield from rows
         # Files of 0.3 and of other programs have none.
-        if self._digest not in (None, found.hexdigest().encode()):
+        if self._digest not in (None, sha.hexdigest().encode()):
             raise self._error("it is not as it was written: copy it or run again")
 
     @contextmanager
@@ -121,7 +118,6 @@ class RowFile:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Add the file's name to Arrow's errors."""
         try:
             yield
         except _BROKEN as err:

@@ -1,8 +1,8 @@
 """Counter-based uniform random numbers.
 
-A counter-based generator (Philox, from NumPy) has no state to carry: what is drawn for
-one text depends on its key and on nothing that was drawn before. So batch size, order,
-number of processes and device cannot change a draw.
+A counter-based generator (Philox, from NumPy) is stateless: a draw for a text depends
+on its key alone. So batch size, order, number of processes and device cannot change
+it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _NOTHING_DRAWN: Any = np.random.Philox(key=0).state
 
 
 def stream_key(seed: int, identity: str) -> int:
-    """Return the 128-bit key of one text's stream.
+    """Key of one text's stream, 128 bits.
 
     Args:
         seed: The user's seed.
-        identity: What tells this text from every other, its repetitions included.
+        identity: Identity of the text, distinct for repetitions.
     """
     digest = hashlib.blake2b(f"{seed}\0{identity}".encode(), digest_size=16)
     return int.from_bytes(digest.digest(), "little")
 
 
 def uniforms(key: int, counter: Sequence[int], num_blocks: int) -> NDArray[np.float64]:
-    """Return float64 numbers in (0, 1), shape (num_blocks, 4).
+    """Float64 numbers in (0, 1), shape (num_blocks, 4).
 
     Args:
         key: 128 bits.
-        counter: Up to four 64-bit numbers, where to begin; the first counts the blocks.
-        num_blocks: How many rows.
+        counter: Up to four 64-bit numbers of the first block; the first counts blocks.
+        num_blocks: Number of rows.
     """
     only: NDArray[np.float64] = uniforms_of([key], [counter], num_blocks)[0]
     return only
@@ -45,18 +45,18 @@ def uniforms(key: int, counter: Sequence[int], num_blocks: int) -> NDArray[np.fl
 def uniforms_of(
     keys: Sequence[int], counters: Sequence[Sequence[int]], num_blocks: int
 ) -> NDArray[np.float64]:
-    """Return the ``uniforms`` of some keys, each from its own counter.
+    """Results of ``uniforms`` for several keys, each with its own counter.
 
     Returns:
         Float64 numbers in (0, 1), shape (keys, num_blocks, 4).
     """
     words = np.empty((len(keys), num_blocks * LANES), np.uint64)
     begin = [[*counter, 0, 0, 0][:LANES] for counter in counters]
-    # One generator for all: making one takes several times what its numbers do.
+    # One generator for all: making one takes several times as long as its numbers.
     generator = np.random.Philox(key=0)
-    for n, (key, place) in enumerate(zip(keys, begin, strict=True)):
+    for n, (key, first) in enumerate(zip(keys, begin, strict=True)):
         halves = np.array([key & LOWER, key >> 64], np.uint64)
-        state = {"key": halves, "counter": np.array(place, np.uint64)}
+        state = {"key": halves, "counter": np.array(first, np.uint64)}
         generator.state = _NOTHING_DRAWN | {"state": state}
         words[n] = generator.random_raw(num_blocks * LANES)
     # 52 random bits, centred in their cell: exactly representable, never 0 or 1.

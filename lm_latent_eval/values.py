@@ -33,11 +33,11 @@ def parse(text: str, *, infinities: bool = False) -> Any:
 
     Args:
         text: The value.
-        infinities: Whether ``NaN`` and ``Infinity`` are numbers, as programs write that
-            do not look at them.
+        infinities: Whether ``NaN`` and ``Infinity`` are allowed, as other programs
+            write them.
 
     Raises:
-        ValueError: If it is none, a name stands twice in an object, or values are
+        ValueError: If it is invalid, a name is repeated in an object, or values are
             nested too deeply.
 
     Example:
@@ -54,11 +54,11 @@ def parse(text: str, *, infinities: bool = False) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"{name!r:.60} stands twice in one place")
-    return found
+    return values
 
 
 def _no_number(name: str) -> NoReturn:
@@ -70,10 +70,10 @@ _NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole numb
 
 
 def checked(value: Any, kind: type[T], what: str) -> T:
-    """Return a value that is of a type, where true is no number.
+    """Value of a required type, where true is no number.
 
     Raises:
-        TypeError: If it is of another one.
+        TypeError: If it is of another type.
 
     Example:
         >>> checked("a b", list, "tokens")
@@ -87,31 +87,27 @@ def checked(value: Any, kind: type[T], what: str) -> T:
 
 
 def strings(value: Any, what: str) -> list[str]:
-    """Return a list of strings; one string alone would be read letter by letter.
+    """List of strings; a single string is refused.
 
     Raises:
-        TypeError: If it is not one.
+        TypeError: If it is anything else.
     """
     return [checked(each, str, what) for each in checked(value, list, what)]
 
 
 Values = Mapping[str, Any]
 Limit = int | str
-"""A number, or the name of the value that it is."""
+"""Number, or name of another value."""
 MOST = 2**31 - 1
-"""Default upper limit of numbers: libraries can count that far."""
+"""Default upper limit of numbers, as in C."""
 
 
 class Rule(Protocol):
-    """Rule of one value; ``values`` are all of them, for limits that have names."""
+    """Rule of one value; ``values`` are all of them, for limits by name."""
 
-    def allows(self, value: Any, values: Values) -> bool:
-        """Whether it is of its type and in its range."""
-        ...
+    def allows(self, value: Any, values: Values) -> bool: ...
 
-    def expected(self, values: Values) -> str:
-        """Describe the allowed values."""
-        ...
+    def expected(self, values: Values) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,6 @@ class Whole:
     below: Limit | None = None
 
     def allows(self, value: Any, values: Values) -> bool:
-        """Whether it is a whole number within its limits."""
         return (
             type(value) is int
             and _number(self.least, values) <= value <= _number(self.most, values)
@@ -131,7 +126,6 @@ class Whole:
         )
 
     def expected(self, values: Values) -> str:
-        """Describe the allowed numbers."""
         least = f"a whole number of {_number(self.least, values)} <= n"
         if self.below is not None:
             return f"{least} < {_number(self.below, values)}"
@@ -162,7 +156,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Matching:
-    """A text of a certain form."""
+    """Text that matches a pattern."""
 
     pattern: str
     what: str
@@ -175,7 +169,7 @@ class Matching:
 
 
 class OneOf:
-    """One of some names."""
+    """One of given names."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -211,7 +205,7 @@ def check(values: Values, rules: Rules) -> None:
     """Check values by their rules, in the order of the rules.
 
     Raises:
-        ValueError: If one is missing, or not what it may be.
+        ValueError: If one is missing, or against its rule.
     """
     for name, rule in rules.items():
         if name not in values:

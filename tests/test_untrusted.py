@@ -128,7 +128,7 @@ def test_files_of_a_checkpoint(tmp_path, spelled_directory, endless):
         endless(folder / name)
         with little(), pytest.raises(ValueError, match=name):
             load_checkpoint(folder)
-    said = r"spacing\.json.* no file that has an end"
+    said = r"spacing\.json.* not a regular file"
     with little(), pytest.raises(ValueError, match=said):
         Spacing.load(tmp_path / "spacing.json")
 
@@ -148,7 +148,7 @@ def test_files_of_a_result(tmp_path, endless, refused, name):
 
 def test_pickles_and_archives(tmp_path, endless, refused):
     endless(tmp_path / "data.pkl")
-    said = r"data\.pkl is .*no file that has an end"
+    said = r"data\.pkl is .*not a regular file"
     with little(), pytest.raises(ValueError, match=said):
         load_pickle(tmp_path / "data.pkl")
     contents, output = files(*kglm_archives.golden_archive("B")), tmp_path / "out"

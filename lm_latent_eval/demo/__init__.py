@@ -1,9 +1,9 @@
 """The demonstration corpus: texts about a fictional country, and a trained KGLM.
 
 Some three hundred people, places, companies and works, the facts that connect them,
-and short texts that walk from one to the next with every mention marked. All of it is
-made up, so nothing has to be downloaded and no model has seen it before. The folder
-``worlds`` of the sources draws it.
+and short texts that go from one to the next with every mention marked. All of it is
+made up, so there is no download and no model has seen it before. The folder ``worlds``
+of the sources draws it.
 
 Example:
     >>> from lm_latent_eval.demo import documents
@@ -32,7 +32,7 @@ TOKEN = re.compile(r"\d+(?:[.,:]\d+)*|\w+(?:['\u2019.&/-]\w+)*|[^\w\s]")
 
 
 class Mention(TypedDict):
-    """Tokens start to end (exclusive) stand for the entity.
+    """Tokens start to end (exclusive) that mention an entity.
 
     The form is "name", "description" or "pronoun".
     """
@@ -54,14 +54,14 @@ class Document(TypedDict):
 
 
 class Graph(TypedDict):
-    """The graph: every fact once, and the names of each entity, the usual first."""
+    """Graph of facts, each once, and the names of each entity, the usual first."""
 
     triples: list[list[str]]
     aliases: dict[str, list[str]]
 
 
 class FactQuestion(TypedDict):
-    """Which choice continues the context; ``answer`` is its index."""
+    """Multiple-choice continuation of a context; ``answer`` is the right index."""
 
     context: str
     choices: list[str]
@@ -69,10 +69,10 @@ class FactQuestion(TypedDict):
 
 
 def documents(split: Split) -> list[Document]:
-    """Return the texts of a split, with what they mention and state.
+    """Texts of a split, with their mentions and facts.
 
     Raises:
-        ValueError: If there is no such split.
+        ValueError: If the split is unknown.
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; expected one of {list(SPLITS)}")
@@ -89,26 +89,25 @@ def documents(split: Split) -> list[Document]:
 
 
 def texts(split: Split) -> list[str]:
-    """Return the texts of a split alone."""
+    """Texts of a split, as strings."""
     return [document["text"] for document in documents(split)]
 
 
 def other_texts() -> list[str]:
-    """Return texts about another world, of which these have nothing but the style."""
+    """Texts about another world, in the same style."""
     return [json.loads(line) for line in _lines("other_texts.jsonl")]
 
 
 def questions() -> list[FactQuestion]:
-    """Return questions about facts that the training texts never state.
+    """Questions about facts that the training texts never state.
 
-    They are worded as those texts are. A model that reads the graph can know the
-    answers.
+    They are worded like those texts. A model that reads the graph can know the answers.
     """
     return [json.loads(line) for line in _lines("questions.jsonl")]
 
 
 def knowledge() -> Graph:
-    """Return the graph that the texts are about."""
+    """Graph that the texts are about."""
     graph: Graph = json.loads(_unpacked("knowledge.json"))
     return graph
 

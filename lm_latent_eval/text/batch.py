@@ -14,21 +14,21 @@ from lm_latent_eval.text.words import UNKNOWN
 
 
 def known_ids(ids: Tensor, vocab_size: int) -> Tensor:
-    """Replace ids that a model cannot utter by that of the unknown word."""
+    """Ids with those outside the model's vocabulary replaced by the unknown word."""
     return ids.masked_fill(ids >= vocab_size, UNKNOWN)
 
 
 def excluding(scores: Tensor, words: Sequence[int]) -> Tensor:
-    """Return scores of words, (..., V), that are ``-inf`` of some."""
-    there = sent(torch.tensor(words).long(), scores.device)
-    return scores.index_fill(-1, there, -torch.inf)
+    """Scores of words, (..., V), with ``-inf`` for given ones."""
+    index = sent(torch.tensor(words).long(), scores.device)
+    return scores.index_fill(-1, index, -torch.inf)
 
 
 @dataclass(frozen=True)
 class TokenBatch:
     """B pieces of text, padded to T tokens.
 
-    Ids below the model's vocabulary size are words that it can utter; higher ones
+    Ids below the model's vocabulary size are words that it can predict; higher ones
     are words that it can only copy.
     """
 
@@ -37,21 +37,21 @@ class TokenBatch:
     targets: Tensor
     """The tokens to be predicted, (B, T)."""
     length: Tensor
-    """Targets of each text, (B,)."""
+    """Number of targets of each text, (B,)."""
     unknown_log_prob: Tensor
-    """Log-probability of an unknown word beside p(unknown), nats, (B, T), float64."""
+    """Log-probability of an unknown word besides p(unknown), nats, (B, T), float64."""
     spelled: bool = False
-    """Whether that cost is the spelling of this very word. Then uttering it unknown and
-    copying it are two ways to write it, and add up; else the unknown word stands for
-    the words that cannot be copied."""
+    """Whether that cost is the spelling of the word itself. If so, predicting the
+    unknown word and copying are two ways to write the word, and add up; otherwise the
+    unknown word stands for words that cannot be copied."""
     collated: tuple[Tensor, Tensor] | None = None
-    """Targets and lengths on the host, where the batch was made there; None where other
-    targets take their place."""
+    """Targets and lengths on the host, if the batch was made there; None if targets
+    were replaced."""
     given: TokenBatch | None = None
-    """The texts that texts are conditional on, whole: x of p(y, z | x); None: none."""
+    """Condition of each text, whole: x of p(y, z | x); None: none."""
     further: TokenBatch | None = None
-    """Of pieces: these and some more tokens of each text, for what reads ahead; None:
-    nothing follows, or it is not to be read."""
+    """The piece with further tokens of each text, for look-ahead; None: no
+    look-ahead."""
 
     @classmethod
     def collate(
@@ -68,11 +68,11 @@ class TokenBatch:
 
         Args:
             texts: Token ids to predict, one list a text.
-            unknown_log_probs: One number a token; default 0.
-            first: The id of the token that stands before every text, or before each.
-            spelled: Whether those numbers are spellings of the words themselves.
-            given: Token ids that each text is conditional on, if any are.
-            device: Where the batch goes.
+            unknown_log_probs: Cost of each token; default 0.
+            first: Id of the token before every text, or before each.
+            spelled: Whether costs are spellings of the words themselves.
+            given: Token ids that each text is conditional on, if any.
+            device: Device of the batch.
         """
         num_tokens = max((len(text) for text in texts), default=0) or 1
         targets = torch.zeros(len(texts), num_tokens, dtype=torch.long)
@@ -97,13 +97,7 @@ class TokenBatch:
         )
 
     def piece(self, start: int, end: int, ahead: int = 0) -> TokenBatch:
-        """Return tokens ``start`` .. ``end - 1`` of every text that has them.
-
-        Args:
-            start: The first.
-            end: The one after the last.
-            ahead: How many tokens after those may be looked at.
-        """
+        """Tokens ``start`` .. ``end - 1`` of every text, and ``ahead`` further ones."""
         more = ahead > 0 and end < self.targets.shape[1]
 
         def cut(targets: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,8 +115,8 @@ class TokenBatch:
         )
 
     def select(self, index: Tensor) -> TokenBatch:
-        """Pick texts, by their numbers on the host."""
-        there = sent(index, self.length.device)
+        """Pick texts, by indices on the host."""
+        there = sent(index, self.length.device)  # indices on the device
         return TokenBatch(
             self.inputs[there],
             self.targets[there],
@@ -135,13 +129,13 @@ class TokenBatch:
         )
 
     def uttered(self, vocab_size: int) -> tuple[Tensor, Tensor]:
-        """Return the targets of a model that copies nothing, and their costs.
+        """Targets and their costs for a model that copies nothing.
 
         Args:
-            vocab_size: How many ids it can utter; to it the others are unknown words.
+            vocab_size: Size of its vocabulary; other ids are unknown words.
 
         Returns:
-            Ids, and what they cost on top of their probability, 0 but of unknown words,
+            Ids, and costs besides their probability, 0 except for unknown words, in
             nats, (B, T) each.
         """
         words = known_ids(self.targets, vocab_size)
@@ -149,18 +143,18 @@ class TokenBatch:
 
     @cached_property
     def on_host(self) -> tuple[Tensor, Tensor]:
-        """Targets and lengths, for which a device is waited for once if at all."""
+        """Targets and lengths on the host, in one wait."""
         targets, length = self.collated or fetched(self.targets, self.length)
         return targets, length
 
     @property
     def inside_on_host(self) -> Tensor:
-        """The same as ``inside``, on the host."""
+        """Mask of positions that hold a token, on the host, (B, T)."""
         targets, length = self.on_host
         return torch.arange(targets.shape[1]) < length[:, None]
 
     @property
     def inside(self) -> Tensor:
-        """Which places hold a token, (B, T) bool."""
-        places = torch.arange(self.targets.shape[1], device=self.length.device)
-        return places < self.length[:, None]
+        """Mask of positions that hold a token, (B, T)."""
+        positions = torch.arange(self.targets.shape[1], device=self.length.device)
+        return positions < self.length[:, None]

@@ -1,8 +1,8 @@
 """Reading of plain texts from corpus files.
 
-A file is of JSON lines or of lines of text: JSON if its name says so (``.jsonl``,
-``.ndjson``, ``.json``, in any case) or its first line looks like it. What is annotated
-text of another kind is refused, as its annotation would be read as words.
+A file is of JSON lines or of lines of text: JSON if its suffix says so (``.jsonl``,
+``.ndjson``, ``.json``, in any case) or its first line looks like it. Annotated text of
+other kinds is refused, since its annotation would be read as words.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ START_MARK, END_MARK = "@@START@@", "@@END@@"
 _UNMARKED = {END_MARK: "\n", "@@UNKNOWN@@": LITERAL_UNKNOWN}
 
 TREE_SUFFIXES = (".ptb", ".mrg")
-"""Files of trees in brackets, in any case."""
+"""Suffixes of files of trees in brackets, in any case."""
 TABLE_SUFFIXES = (".csv", ".tsv")
 """Suffixes of tables, whose lines are no texts."""
 _JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _JSON = re.compile(r'\s*\[?\s*\{\s*"|\s*[\[{]\s*$')
-"""How JSON begins: an object, a list of objects, or one of them over several lines."""
+"""Beginning of JSON: an object, a list of objects, or one of them over several
+lines."""
 _TREE = re.compile(r"\s*\(\s*(?:[A-Z][^\s()]*)?\s*(?:\(|$)")
-"""How a tree begins: (S (NP, ( (S, or (ROOT at the end of a line."""
+"""Beginning of a tree: (S (NP, ( (S, or (ROOT at the end of a line."""
 _CONLL = re.compile(r"#\s*begin document")
 
 
@@ -36,14 +37,14 @@ def read_texts(path: Path) -> list[str]:
 
     Raises:
         ValueError: If the file is of neither kind or of both, has no text, or a JSON
-            line is not as expected; the line is named.
+            line is malformed; the line is named.
     """
     return [*TextFile(path)]
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """The texts of a file as ``read_texts`` returns them, read anew at each pass."""
+    """Texts of a file as ``read_texts`` returns them, read anew at each pass."""
 
     path: Path
 
@@ -56,17 +57,17 @@ class TextFile:
 
 def _stream(path: Path) -> Iterator[str]:
     records = None
-    for number, line in numbered_lines(path):
+    for line_number, line in numbered_lines(path):
         like_json = bool(_JSON.match(line))
         if records is None:
             _refuse_annotation(path, line)
             records = like_json or Path(path).suffix.lower() in _JSON_SUFFIXES
         if like_json and not records:
             raise ValueError(
-                f"{path}, line {number}: JSON after lines of plain text; expected one "
-                'or the other (as JSON, a text is {"text": "..."})'
+                f"{path}, line {line_number}: JSON after lines of plain text; expected "
+                'one or the other (as JSON, a text is {"text": "..."})'
             )
-        yield _text(path, number, line) if records else line
+        yield _text(path, line_number, line) if records else line
     if records is None:
         raise ValueError(f"{path} has no text")
 
@@ -88,9 +89,9 @@ def holds_conll(path: Path, first_line: str | None = None) -> bool:
 
 
 def unmarked(tokens: Sequence[str]) -> list[str]:
-    r"""Return tokens without the marks that Linked WikiText-2 puts among them.
+    r"""Tokens without the marks of Linked WikiText-2.
 
-    Those around a text go, an end of a line within it becomes ``\n``.
+    Marks around a text are dropped, an end of a line within it becomes ``\n``.
 
     Example:
         >>> unmarked("@@START@@ First line . @@END@@ And last . @@END@@".split())
@@ -119,7 +120,7 @@ def _refuse_annotation(path: Path, first_line: str) -> None:
         )
 
 
-def _text(path: Path, number: int, line: str) -> str:
+def _text(path: Path, line_number: int, line: str) -> str:
     try:
         record = checked(parse(line), dict, "a line")
         text, words = record.get("text"), None
@@ -137,6 +138,6 @@ def _text(path: Path, number: int, line: str) -> str:
         return text
     except (ValueError, TypeError) as err:
         raise ValueError(
-            f'{path}, line {number}: expected {{"text": "..."}} or '
+            f'{path}, line {line_number}: expected {{"text": "..."}} or '
             f'{{"tokens": ["...", ...]}}, one a line ({err})'
         ) from err

@@ -32,13 +32,13 @@ from lm_latent_eval.text.words import checked_strings, encodable
 
 
 def sentence_starts(text: str, language: str = "en") -> list[int]:
-    """Return where each sentence begins, in characters.
+    """Start of each sentence, in characters.
 
     White space between sentences belongs to the one before.
 
     Args:
         text: A document.
-        language: Its code, for abbreviations.
+        language: Code of its language, for abbreviations.
 
     Example:
         >>> text = "Dr. Smith left. It rained! (He said.)"
@@ -53,7 +53,7 @@ def sentence_starts(text: str, language: str = "en") -> list[int]:
 
 
 def line_starts(text: str) -> list[int]:
-    r"""Return where each line that is not blank begins, in characters.
+    r"""Start of each line that is not blank, in characters.
 
     Example:
         >>> line_starts("it rained\n\nhe said\n")
@@ -64,7 +64,7 @@ def line_starts(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Counts:
-    """The lengths of texts, added up.
+    """Total lengths of texts.
 
     Example:
         >>> Counts.of(["Dr. Ångström left. It rained!"])
@@ -73,11 +73,11 @@ class Counts:
 
     sentences: int
     words: int
-    """Between white space."""
+    """Number of words between white space."""
     characters: int
-    """Code points, white space included."""
+    """Number of code points, white space included."""
     bytes: int
-    """Of UTF-8."""
+    """Number of bytes in UTF-8."""
 
     @classmethod
     def of(cls, texts: Sequence[str], *, language: str = "en") -> Counts:
@@ -100,7 +100,7 @@ class Counts:
 
 
 LETTERS = string.ascii_lowercase + " "
-"""Shannon's alphabet of 27."""
+"""Shannon's alphabet of 27 symbols."""
 
 
 def letters(text: str) -> str:
@@ -177,7 +177,6 @@ def ngram_entropies(symbols: Sequence[Hashable], max_order: int) -> list[NgramEn
 def _conditional_entropy(
     text: str | tuple[Hashable, ...], order: int, predicted: range
 ) -> NgramEntropy:
-    """Return F_N over the symbols at the predicted places."""
     after = order - 1
     contexts = Counter(text[t - after : t] for t in predicted)
     ngrams = Counter(text[t - after : t + 1] for t in predicted)
@@ -186,8 +185,8 @@ def _conditional_entropy(
         for ngram, count in ngrams.items()
     )
     unique = sum(count == 1 for count in contexts.values())
-    places = len(predicted)
-    return NgramEntropy(order, InformationRate(nats / places), unique / places)
+    count = len(predicted)
+    return NgramEntropy(order, InformationRate(nats / count), unique / count)
 
 
 @dataclass(frozen=True)
@@ -195,13 +194,13 @@ class Gamble:
     """Result of betting on every symbol of a text."""
 
     log_capital: float
-    """Of one unit at the start, nats."""
+    """Log of the final capital per unit at the start, nats."""
     num_symbols: int
     alphabet_size: int
 
     @property
     def rate(self) -> InformationRate:
-        r"""The rate per symbol that bounds the entropy from above, in expectation.
+        r"""Rate per symbol, an upper bound of the entropy in expectation.
 
         .. math:: \hat H = \Bigl(1 - \frac{1}{n} \log_A S_n\Bigr) \log A
 
@@ -255,12 +254,11 @@ def gamble(
     """
     if max_order < 1:
         raise ValueError(f"max_order must be at least 1; got {max_order}")
-    size = len(alphabet)
-    known = set(alphabet)
-    if len(known) < size:
+    size, distinct = len(alphabet), set(alphabet)
+    if len(distinct) < size:
         raise ValueError("the alphabet repeats a symbol")
     text = symbols if isinstance(symbols, str) else tuple(symbols)
-    unknown = next((t for t, x in enumerate(text) if x not in known), None)
+    unknown = next((t for t, x in enumerate(text) if x not in distinct), None)
     if unknown is not None:
         raise ValueError(
             f"symbols[{unknown}] is {text[unknown]!r}, which the alphabet of {size} "
@@ -279,7 +277,7 @@ def gamble(
 def _log_bets(
     text: str | tuple[Hashable, ...], size: int, max_order: int
 ) -> list[float]:
-    """Return the log of what each order, 1 to ``max_order``, bet on the text."""
+    """Log of the bets of each order, 1 to ``max_order``, on the text."""
     seen: defaultdict[Hashable, int] = defaultdict(int)
     seen_before: defaultdict[Hashable, int] = defaultdict(int)
     totals = [0.0] * max_order

@@ -1,11 +1,11 @@
 """Encoders of strings to units and back: words, bytes or subwords.
 
 A model of words gives one probability to all unknown words together, and none to the
-white space between words. What is charged for them is a matter of policy
-(``UnknownWords``); what is not charged is counted.
+white space between words. The policy (``UnknownWords``) sets their costs; parts without
+a cost are counted.
 
-Words with reserved ids, unknown ones among them, are what checkpoints have unless
-their model brings an encoder of its own (``LatentLM.load_encoder``).
+Checkpoints have words with reserved ids, unless their model has an encoder of its own
+(``LatentLM.load_encoder``).
 """
 
 from __future__ import annotations
@@ -38,65 +38,65 @@ from lm_latent_eval.text.words import (
 
 @dataclass(frozen=True)
 class Reading:
-    """A text of T words or other units, with what its string costs beside them."""
+    """A text of T words or other units, with costs of its string besides them."""
 
     ids: list[int]
     """Extended ids of the words, T."""
     ends: list[int]
-    """Where each word ends in the string, in characters, T."""
+    """End of each word in the string, in characters, T."""
     log_unknown: list[float]
-    """Cost of each unknown word beside p(unknown), nats, T."""
+    """Cost of each unknown word besides p(unknown), nats, T."""
     log_spacing: list[float]
     """Cost of the white space before each word and after the last, nats, T + 1."""
     unspelled: Sequence[bool]
-    """Which words are unknown ones that are charged as a class, T: the string is not
+    """Mask of unknown words that are charged as a class, T: the string is not
     scored."""
     respaced: list[bool]
-    """Which gaps of white space are neither charged nor what one would write between
-    those words, T + 1: what the words cannot restore."""
+    """Mask of gaps that are neither charged nor the usual ones between those words, T +
+    1: the words cannot restore them."""
     left_out: Sequence[int] = ()
-    """How many unknown words stand before each word and after the last that nothing is
-    charged for, T + 1; empty: none anywhere."""
+    """Number of unknown words without any cost before each word and after the last, T +
+    1; empty: none."""
 
     @classmethod
     def of_all(cls, ids: list[int], ends: list[int]) -> Self:
-        """Return the reading of units that restore their string: no extra costs."""
+        """Reading of units that restore their string: no extra costs."""
         none, gaps = [0.0] * len(ids), [0.0] * (len(ids) + 1)
         return cls(ids, ends, none, gaps, [False] * len(ids), [False] * len(gaps))
 
 
 class Encoder(ABC):
-    """Cuts strings into units that a model knows, and writes units as strings."""
+    """Cuts strings into units of a model, and writes units as strings."""
 
     units: str
     """Name of the units."""
     policy: UnknownWords
-    """What an unknown unit costs; ``spelled`` where all of the string is scored."""
+    """Cost of unknown units; ``spelled`` if all of the string is scored."""
     start: int
-    """The unit that stands before every text."""
+    """Unit before every text."""
     end: int
-    """The unit that ends one."""
+    """Unit that ends a text."""
 
     @property
     def unknown(self) -> int | None:
-        """The unit that stands for many strings: it is neither greedy nor written."""
+        """Unit that stands for many strings: it is neither greedy nor written."""
         return None
 
     @abstractmethod
     def __call__(self, text: str, /) -> Reading:
-        """Cut a string: units, where each ends, and what the string costs beside them.
+        """Cut a string into units, with their ends and the costs of the string.
 
         Raises:
-            ValueError: If it has no units that the model knows.
+            ValueError: If it has no units of the model.
         """
 
     def price(self, ids: Sequence[int], /) -> list[float]:
-        """Return what units cost beside their probability, nats: nothing."""
+        """Costs of units besides their probability, nats; default 0."""
         return [0.0] * len(ids)
 
     @abstractmethod
     def decode(self, ids: Sequence[int], /) -> str:
-        """Write units as a string; start and end are nothing."""
+        """Write units as a string; start and end are dropped."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,12 @@ class _WordReader(Encoder):
     start, end, unknown = START, END, UNKNOWN
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Write words as a string, punctuation attached the usual way."""
         return self.tokenizer.decode(ids)
 
 
 @dataclass(frozen=True)
 class ClassReader(_WordReader):
-    """Charges unknown words as one class: closed or penalized."""
+    """Encoder that charges unknown words as one class: closed or penalized."""
 
     policy: UnknownWords
     log_unknown: float
@@ -127,7 +126,7 @@ class ClassReader(_WordReader):
             words.ends,
             self.price(words.ids),
             [0.0] * (len(words.ids) + 1),
-            # One that an alias may copy counts as well: it need not have been copied.
+            # Including words that an alias may copy: they need not be copied.
             [self.tokenizer.is_unknown(i) for i in words.ids],
             self._respaced(text, words),
         )
@@ -138,10 +137,10 @@ class ClassReader(_WordReader):
         usual = ["", *(_usual_gap(*pair) for pair in pairwise(strings)), ""]
         gaps = words.gaps(text)
         # Without any word there is one gap, not two.
-        return [gap != wont for gap, wont in zip(gaps, usual, strict=False)]
+        return [gap != other for gap, other in zip(gaps, usual, strict=False)]
 
     def price(self, ids: Sequence[int]) -> list[float]:
-        """Return what words of the tokenizer cost as unknown ones; 0 if known."""
+        """Costs of words as unknown ones; 0 if known."""
         return [self.log_unknown if self.tokenizer.is_unknown(i) else 0.0 for i in ids]
 
 
@@ -153,7 +152,7 @@ def _usual_gap(left: str, right: str) -> str:
 
 @dataclass(frozen=True)
 class StringReader(_WordReader):
-    """Charges the spelling of unknown words and all white space."""
+    """Encoder that charges the spelling of unknown words and all white space."""
 
     orthography: Orthography
     policy: UnknownWords = UnknownWords.SPELLED
@@ -171,7 +170,6 @@ class StringReader(_WordReader):
         )
 
     def price(self, ids: Sequence[int]) -> list[float]:
-        """Return what words of the tokenizer cost as unknown ones; 0 if known."""
         return self._costs(ids, [self.tokenizer.word(i) for i in ids])
 
     def _costs(self, ids: Sequence[int], strings: Sequence[str]) -> list[float]:
@@ -192,21 +190,21 @@ def reader(
     num_unknown_types: int = 0,
     orthography: Orthography | None = None,
 ) -> ClassReader | StringReader:
-    """Return the reader of a policy.
+    """Build the encoder of a policy.
 
     Args:
         tokenizer: The model's words.
-        policy: None is ``spelled`` where there is an orthography, else ``penalized``
-            where the number of types is known, else ``closed``.
+        policy: None is ``spelled`` with an orthography, else ``penalized`` if the
+            number of types is known, else ``closed``.
         num_unknown_types: Distinct unknown words of the training text; 0: not known.
         orthography: Spelling and spacing, if the checkpoint has them.
 
     Raises:
-        ValueError: If there is no such policy, or what it needs is missing.
+        ValueError: If the policy is unknown, or lacks what it needs.
     """
     if policy is None:
-        known = UnknownWords.PENALIZED if num_unknown_types else UnknownWords.CLOSED
-        policy = UnknownWords.SPELLED if orthography else known
+        classes = UnknownWords.PENALIZED if num_unknown_types else UnknownWords.CLOSED
+        policy = UnknownWords.SPELLED if orthography else classes
     policy = UnknownWords(one_of("unk", policy, list(UnknownWords)))
     if policy is UnknownWords.CLOSED:
         return ClassReader(tokenizer, policy, 0.0)
@@ -229,7 +227,7 @@ def reader(
 
 @dataclass(frozen=True)
 class ByteEncoder(Encoder):
-    """UTF-8: nothing is unknown, and nothing costs anything beside the bytes.
+    """UTF-8 bytes: none is unknown, and there are no costs besides.
 
     Example:
         >>> encoder = ByteEncoder()
@@ -244,26 +242,25 @@ class ByteEncoder(Encoder):
     start, end = 256, 257
 
     def __call__(self, text: str) -> Reading:
-        """Cut a string; each byte of a character ends where that does."""
         sizes = [len(character.encode()) for character in text]
         ends = [n for n, size in enumerate(sizes, start=1) for _ in range(size)]
         return Reading.of_all(list(text.encode()), ends)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Write bytes as a string, replacing what is no UTF-8."""
+        """Write bytes as a string, replacing invalid UTF-8."""
         return bytes(i for i in ids if i < self.start).decode(errors="replace")
 
 
 @dataclass(frozen=True)
 class SubwordEncoder(Encoder):
-    """The tokens of a Hugging Face tokenizer that knows every string.
+    """Tokens of a Hugging Face tokenizer that knows every string.
 
-    A string has one probability here, that of its tokens as the tokenizer cuts it;
-    other cuts of the same string are left out, so the model is sub-normalised. Where
-    those tokens write another string (in lower case, say), several strings share one
-    probability: then no gap of the text counts as charged, and it has no rate a byte.
-    Tokens that write a space before every text write the text after it; one that begins
-    with a space has the tokens of another text, then.
+    A string has the probability of its canonical tokens alone; its other tokenizations
+    are left out, so the model is sub-normalised. If the canonical tokens write another
+    string (in lower case, say), several strings share one probability: then all gaps of
+    the text count as not charged, and it has no rate a byte. Tokens that write a space
+    before every text write the text after it; a text that begins with a space then has
+    the tokens of another text.
     """
 
     tokenizer: Tokenizer
@@ -278,8 +275,8 @@ class SubwordEncoder(Encoder):
 
         Args:
             path: The file.
-            start: The token that stands before every text.
-            end: The token that ends one.
+            start: Token before every text.
+            end: Token that ends a text.
 
         Raises:
             ValueError: If it is missing, damaged or lacks one of them.
@@ -301,13 +298,12 @@ class SubwordEncoder(Encoder):
 
     @cached_property
     def _first(self) -> str:
-        """What its tokens write before every text: a space, or nothing."""
+        """String that its tokens write before every text: a space, or none."""
         ids = self.tokenizer.encode("a", add_special_tokens=False).ids
         return " " if self.tokenizer.decode(ids) == " a" else ""
 
     @property
     def unknown(self) -> int | None:
-        """Its unknown token, if it has one."""
         name = getattr(self.tokenizer.model, "unk_token", None)
         return None if name is None else self.tokenizer.token_to_id(name)
 
@@ -326,11 +322,10 @@ class SubwordEncoder(Encoder):
             )
         # Tokens that share a character end in order.
         ends = accumulate((end for _, end in encoding.offsets), max)
-        found = Reading.of_all(encoding.ids, list(ends))
+        reading = Reading.of_all(encoding.ids, list(ends))
         lost = self.decode(encoding.ids) != text
-        return replace(found, respaced=[lost] * len(found.respaced))
+        return replace(reading, respaced=[lost] * len(reading.respaced))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Write tokens as a string."""
         kept = [i for i in ids if i not in (self.start, self.end)]
         return str(self.tokenizer.decode(kept)).removeprefix(self._first)

@@ -20,43 +20,39 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "a byte-order mark of UTF-16",
     b"\x1f\x8b": "compressed by gzip",
 }
-"""How a file begins -> what that is; the longer ones first, as one begins with
+"""First bytes of a file -> its encoding; longer ones first, as one begins with
 another."""
 
 
 def numbered_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file, numbered from 1.
+    """Yield the lines of a file, numbered from 1, without a byte-order mark.
 
-    A byte-order mark before the first one is no part of it.
-
-    Args:
-        path: The file.
-        blank: Whether blank ones are among them.
+    Blank lines are skipped unless ``blank``.
 
     Raises:
-        ValueError: If the file is not UTF-8, or holds what no text does: a NUL
-            character, or a byte-order mark within.
+        ValueError: If the file is not UTF-8, or has a NUL character or an inner
+            byte-order mark.
     """
     with _opened(path) as file:
-        for number, line in enumerate(file, start=1):
+        for line_number, line in enumerate(file, start=1):
             if "\0" in line:
                 raise ValueError(
-                    f"{path}, line {number}: has a NUL character, so it is no text"
+                    f"{path}, line {line_number}: has a NUL character, so it is no text"
                 )
             if line.startswith(_MARK):
                 raise ValueError(
-                    f"{path}, line {number}: begins with a byte-order mark (U+FEFF), "
-                    "as where files were joined: remove it"
+                    f"{path}, line {line_number}: begins with a byte-order mark "
+                    "(U+FEFF), as where files were joined: remove it"
                 )
             if blank or line.strip():
-                yield number, line.removesuffix("\n")
+                yield line_number, line.removesuffix("\n")
 
 
 def read_text(path: Path) -> str:
     """Read a whole file.
 
     Raises:
-        ValueError: If it is not UTF-8, or no file.
+        ValueError: If it is not UTF-8, or not a regular file.
     """
     with _opened(regular(path)) as file:
         return file.read()
@@ -82,7 +78,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 
 def _encoding(path: Path) -> str | None:
-    """Say what tells a file's encoding; None where nothing does."""
+    """Encoding of a file by its first bytes; None if unknown."""
     with Path(path).open("rb") as file:
         start = file.read(max(map(len, _MARKS)))
     return next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)

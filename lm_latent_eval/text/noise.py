@@ -28,19 +28,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class NoiseChannel(Generic[T]):
-    """Substitutes and transposes the words of a sentence; keeps how many there are.
+    """Substitutes and transposes the words of a sentence; keeps their number.
 
     Args:
         substitution: x_S, the probability that a word is substituted.
         transposition: x_T, the probability that it changes places with a word of its
             sentence.
-        vocabulary: What substitutes are drawn from, uniformly: the words of the
-            *training* text, in an order that is always the same. Words may be anything,
-            token ids for one; an entry that stands here twice is drawn twice as often.
+        vocabulary: Words of the *training* text in a fixed order, from which
+            substitutes are drawn uniformly. Words may be any objects, token ids for
+            one; a repeated entry is drawn more often.
 
     Raises:
-        ValueError: If the probabilities are not two of three that total 1, or there is
-            no vocabulary.
+        ValueError: If the probabilities are out of range or total more than 1, or the
+            vocabulary is empty.
 
     Example:
         >>> channel = NoiseChannel(0.25, 0.25, ["plum", "river"])
@@ -76,7 +76,7 @@ class NoiseChannel(Generic[T]):
 
     @classmethod
     def preset(cls, level: float, vocabulary: Sequence[T]) -> NoiseChannel[T]:
-        """Return the paper's channel of a level: x_S = x_T = level.
+        """The paper's channel of a level: x_S = x_T = level.
 
         Raises:
             ValueError: If the level is not from 0 to 0.5.
@@ -91,19 +91,19 @@ class NoiseChannel(Generic[T]):
     def distort(
         self, words: Sequence[T], *, seed: int, name: str | int, replicate: int = 0
     ) -> list[T]:
-        """Return a sentence as it leaves the channel; it has as many words.
+        """Distort a sentence; it has as many words.
 
         A function of its arguments alone. Channels of different levels draw the same
-        numbers: a word that 10 % substitutes, 30 % substitutes by the same one, and
-        ratios of entropies have a smaller error than with noise of their own.
+        numbers: a word that 10 % substitutes, 30 % substitutes by the same one, so
+        ratios of entropies have a smaller error than with independent noise.
 
         Args:
-            words: The sentence. Of no words, nothing is left; a single word changes
-                places with itself, and so stays.
+            words: The sentence. An empty one stays empty; a single word changes places
+                with itself.
             seed: The user's seed.
-            name: What tells this sentence from every other, its repetitions included:
-                its number in the text, say.
-            replicate: Which of its distorted copies; they are independent.
+            name: Identity of this sentence, distinct for repetitions: its index in the
+                text, say.
+            replicate: Index of its distorted copy; copies are independent.
 
         Raises:
             ValueError: If the sentence is a string, or the replicate below 0.

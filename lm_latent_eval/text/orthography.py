@@ -7,10 +7,9 @@ Spelling is a recurrent model of the bytes of unknown words:
     p(w \mid \text{unknown}) = \frac{s(w)}{1 - \sum_{v \in V} s(v)}
     \quad \text{for } w \notin V
 
-b_1 .. b_n are the bytes of the word in UTF-8 and an end, so that every string has a
-probability: letters, case and digits as they are. Dividing by the mass outside of the
-vocabulary V makes the unknown words total one, so that a word-level model with it is a
-distribution over strings.
+b_1 .. b_n are the bytes of the word in UTF-8 and an end, so every string has a
+probability. Division by the mass outside of the vocabulary V makes the unknown words
+total one, so a word-level model with it is a distribution over strings.
 
 Spacing is the white space between words:
 
@@ -61,14 +60,14 @@ SPELLING_RULES: Rules = {
 }
 BYTES = bytes(range(256))
 AT_ONCE = 1 << 13
-"""Bytes spelled together, padding included."""
+"""Largest number of bytes spelled together, with padding."""
 
 
 class Spelling(nn.Module):
-    """A distribution over strings outside of a vocabulary."""
+    """Distribution over strings outside of a vocabulary."""
 
     log_outside: Tensor
-    """Log of the mass that s gives to strings outside of V."""
+    """Log of the mass of s on strings outside of V."""
 
     def __init__(
         self, alphabet: bytes = BYTES, embedding_dim: int = 32, hidden_size: int = 128
@@ -76,9 +75,9 @@ class Spelling(nn.Module):
         """Build the layers.
 
         Args:
-            alphabet: The bytes that words are made of.
+            alphabet: Bytes of words.
             embedding_dim: Size of a byte's embedding.
-            hidden_size: Of the recurrent layer.
+            hidden_size: Size of the recurrent layer.
         """
         super().__init__()
         self.sizes = {"embedding_dim": embedding_dim, "hidden_size": hidden_size}
@@ -92,7 +91,7 @@ class Spelling(nn.Module):
         self._known: dict[str, float] = {}
 
     def log_mass(self, words: Sequence[str]) -> Tensor:
-        """Return log s(w) of words in nats, (number of words,) float64.
+        """Log s(w) of words in nats, (number of words,) float64.
 
         Raises:
             ValueError: If a word is empty or has a byte outside of the alphabet.
@@ -102,7 +101,7 @@ class Spelling(nn.Module):
         return torch.cat([torch.zeros(0, dtype=torch.float64), *log_s])
 
     def _log_mass(self, spelled: Sequence[bytes]) -> Tensor:
-        """Spell words side by side; those of more bytes than fit, piece by piece."""
+        """Spell words together, and very long ones piece by piece."""
         lengths = torch.tensor([len(letters) for letters in spelled])
         longest = int(lengths.max()) + 1
         total = torch.zeros(len(spelled), dtype=torch.float64)
@@ -121,10 +120,7 @@ class Spelling(nn.Module):
         return total
 
     def _symbols(self, spelled: Sequence[bytes], start: int, end: int) -> Tensor:
-        """Return the symbols ``start`` .. ``end`` of words that an end stands before.
-
-        Ends follow each word, (number of words, end - start + 1).
-        """
+        """Symbols ``start`` .. ``end`` of words between ends, (n, end - start + 1)."""
         symbols = torch.full((len(spelled), end - start + 1), self.end)
         for row, letters in zip(symbols, spelled, strict=True):
             part = [self.index[byte] for byte in letters[max(start - 1, 0) : end]]
@@ -135,7 +131,7 @@ class Spelling(nn.Module):
     def _piece(
         self, symbols: Tensor, state: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return log p of each symbol after the one before it, and the new state."""
+        """Log p of each symbol after the one before it, and the new state."""
         hidden, after = self.rnn(self.embeddings(symbols[:, :-1]), state)
         scores = self.output(hidden)
         if state is None:  # no word is empty
@@ -148,14 +144,13 @@ class Spelling(nn.Module):
 
     @torch.no_grad()
     def exclude(self, vocabulary: Iterable[str]) -> None:
-        """Renormalise over the strings outside of a vocabulary."""
         total = self.log_mass(list(vocabulary)).exp().sum()
         self.log_outside.copy_(torch.log1p(-total))
         self._known.clear()
 
     @torch.no_grad()
     def log_prob(self, words: Sequence[str]) -> list[float]:
-        """Return log p(w | unknown) of words outside of the vocabulary, nats."""
+        """Log p(w | unknown) of words outside of the vocabulary, nats."""
         new = [word for word in dict.fromkeys(words) if word not in self._known]
         new.sort(key=len)  # words of one length need no padding
         log_p = self.log_mass(new) - self.log_outside
@@ -176,7 +171,7 @@ class Spelling(nn.Module):
 
     def save(self, directory: Path) -> None:
         shape = {"alphabet": self.alphabet.hex(), **self.sizes}
-        # One entry: several are written in an order of chance, and files have digests.
+        # One entry, since the order of several is random, and files have digests.
         metadata = {"shape": json.dumps(shape)}
         with replacing(directory / SPELLING_FILE) as partial:
             save_file(self.state_dict(), partial, metadata=metadata)
@@ -196,7 +191,7 @@ class Spelling(nn.Module):
             shape = parse(metadata["shape"])
             check(shape, SPELLING_RULES)
             alphabet = bytes.fromhex(shape.pop("alphabet"))
-            with torch.device("meta"):  # which takes no memory, whatever its sizes
+            with torch.device("meta"):  # it takes no memory at any size
                 model = cls(alphabet, **shape)
             # log_outside is in float64, whatever the rest.
             log_outside = weights["log_outside"]
@@ -215,7 +210,7 @@ class Spelling(nn.Module):
 
 
 def _groups(spelled: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Cut words into groups of ``AT_ONCE`` bytes, padded, or of one longer word."""
+    """Groups of words of ``AT_ONCE`` bytes with padding, or of one longer word."""
     start, longest = 0, 0
     for n, letters in enumerate(spelled):
         longest = max(longest, len(letters) + 1)
@@ -232,10 +227,10 @@ WHITE_SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
     "\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
-"""Every character that belongs to no word."""
+"""All characters outside words."""
 
 BEGIN, END = "begin", "end"
-"""Kind of the ends of a text; no character has this name."""
+"""Kinds of the ends of a text; no character has these names."""
 
 _KIND = Matching(rf"(?s:.)|{BEGIN}|{END}", "a character, begin or end")
 SPACING_RULES: Rules = {
@@ -248,7 +243,7 @@ SPACING_RULES: Rules = {
 
 
 class Spacing:
-    """A distribution of the white space between two words."""
+    """Distribution of the white space between two words."""
 
     def __init__(self, counts: Iterable[tuple[str, str, str, int]] = ()) -> None:
         """Take counts of (kind before, kind after, gap)."""
@@ -272,15 +267,7 @@ class Spacing:
         return cls((*gap, count) for gap, count in counts.items())
 
     def __call__(self, text: str, words: Words) -> list[float]:
-        """Return log p of the gap before each of T words and of the one after the last.
-
-        Args:
-            text: A string.
-            words: Where its words are.
-
-        Returns:
-            T + 1 numbers, nats.
-        """
+        """Log p of the gaps before each of T words and after the last, T + 1 nats."""
         return [self._log_prob(*gap) for gap in _gaps(text, words)]
 
     def _uncached_log_prob(self, left: str, right: str, gap: str) -> float:
@@ -306,11 +293,11 @@ class Spacing:
         path = Path(directory) / SPACING_FILE
         try:
             rows = read_json(path)
-            for number, row in enumerate(rows, 1):
+            for row_number, row in enumerate(rows, 1):
                 try:
                     check(dict(zip(SPACING_RULES, row, strict=True)), SPACING_RULES)
                 except ValueError as err:
-                    raise ValueError(f"row {number}: {err}") from err
+                    raise ValueError(f"row {row_number}: {err}") from err
             if len({(left, right, gap) for left, right, gap, _ in rows}) < len(rows):
                 raise ValueError("it counts a gap twice")
             return cls(rows)
@@ -322,7 +309,7 @@ class Spacing:
 
 
 def _gaps(text: str, words: Words) -> Iterator[tuple[str, str, str]]:
-    """Yield (kind before, kind after, gap) before each word and after the last."""
+    """Kinds before and after, and the gap, before each word and after the last."""
     left = [BEGIN, *(_kind(text[end - 1]) for end in words.ends)]
     right = [*(_kind(text[start]) for start in words.starts), END]
     yield from zip(left, right, words.gaps(text), strict=True)
@@ -330,7 +317,7 @@ def _gaps(text: str, words: Words) -> Iterator[tuple[str, str, str]]:
 
 @cache
 def _kind(character: str) -> str:
-    """Return one sign for all letters, one for all digits, and marks as they are."""
+    """One sign for all letters, one for all digits, and marks as they are."""
     if character.isalpha():
         return "a"
     return "0" if character.isdigit() else character
@@ -341,7 +328,7 @@ FILE_NAMES = (SPELLING_FILE, SPACING_FILE)
 
 @dataclass(frozen=True)
 class Orthography:
-    """The spelling of unknown words and the white space between words."""
+    """Spelling of unknown words and white space between words."""
 
     spelling: Spelling
     spacing: Spacing
@@ -352,13 +339,12 @@ class Orthography:
 
     @staticmethod
     def remove(directory: Path) -> None:
-        """Remove another model's files from a directory."""
         for name in FILE_NAMES:
             (directory / name).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, directory: Path) -> Orthography | None:
-        """Read both files; None if there is neither.
+        """Read both files; None if both are missing.
 
         Raises:
             ValueError: If one of them is missing or damaged.

@@ -6,11 +6,11 @@ from enum import StrEnum
 
 
 class UnknownWords(StrEnum):
-    """Policy of unknown words: their cost beside p(unknown)."""
+    """Policy of unknown words: their cost besides p(unknown)."""
 
     SPELLED = "spelled"
-    """Its spelling, and white space is charged as well: a distribution over strings."""
+    """Cost of the spelling, and of white space: a distribution over strings."""
     PENALIZED = "penalized"
-    """1 / number of unknown types: the unknown-penalised perplexity."""
+    """Cost 1 / number of unknown types: the unknown-penalised perplexity."""
     CLOSED = "closed"
-    """Nothing: the vocabulary is closed, as in the papers."""
+    """No cost: the vocabulary is closed, as in the papers."""

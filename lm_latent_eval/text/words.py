@@ -1,8 +1,8 @@
 """Word tokenizer, with a vocabulary that belongs to the checkpoint.
 
-The work is done by Hugging Face ``tokenizers``: a word-level tokenizer in one
-``tokenizer.json``. Its first V words can be uttered by the model; the words after them
-occur only in aliases and can only be copied. Everything else is the unknown word.
+It is a word-level tokenizer of Hugging Face ``tokenizers`` in one ``tokenizer.json``.
+The model can predict its first V words; later words occur only in aliases and can only
+be copied. Everything else is the unknown word.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PADDING, UNKNOWN, START, END = range(4)
 SPECIAL_WORDS = ("<pad>", "<unk>", "<s>", "</s>")
 _MARKS = frozenset((PADDING, START, END))
 LITERAL_UNKNOWN = SPECIAL_WORDS[UNKNOWN]
-"""In a text, it is the unknown word: what it stood for is lost."""
+"""The unknown word, as it may stand in a text whose word is lost."""
 FILE_NAME = "tokenizer.json"
 
 WORD = (
@@ -34,7 +34,8 @@ WORD = (
     r"|\w+(?:(?:(?!['’](?:s|re|ve|ll|d|m)\b)['’.&/–-]|(?<=\d)[,:](?=\d))\w+)*"
     r"|[^\w\s]"
 )
-"""One word: letters and digits with inner marks, or one other mark."""
+"""Regular expression of a word: letters and digits with inner marks, or one other
+mark."""
 
 
 @dataclass(frozen=True)
@@ -42,38 +43,37 @@ class Words:
     """A text as words."""
 
     ids: list[int]
-    """Extended ids; words that can neither be uttered nor copied are ``UNKNOWN``."""
+    """Extended ids; words that can be neither predicted nor copied are ``UNKNOWN``."""
     starts: list[int]
-    """Where each word starts in the string, in characters."""
+    """Start of each word in the string, in characters."""
     ends: list[int]
-    """Where each word ends."""
+    """End of each word in the string, in characters."""
 
     def gaps(self, text: str) -> list[str]:
-        """Return the gaps before each word of its text and after the last."""
+        """Gaps before each word of its text and after the last."""
         borders = zip([0, *self.ends], [*self.starts, len(text)], strict=True)
         return [text[end:start] for end, start in borders]
 
 
 class WordTokenizer:
-    """A word-level tokenizer with V words to utter and some more to copy."""
+    """A word-level tokenizer with V words to predict and further ones to copy."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        """Wrap a tokenizer; ``vocab_size`` is V."""
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
 
     @property
     def num_words(self) -> int:
-        """V plus the words that can only be copied."""
+        """Size of the extended vocabulary: V plus words that can only be copied."""
         return self.tokenizer.get_vocab_size()
 
     def is_unknown(self, index: int) -> bool:
-        """Whether the model cannot utter a word, though it may be able to copy it."""
+        """Whether the model cannot predict a word; it may be able to copy it."""
         return index == UNKNOWN or index >= self.vocab_size
 
     @property
     def vocabulary(self) -> list[str]:
-        """The words that the model can utter, in the order of their ids."""
+        """Words that the model can predict, in the order of their ids."""
         first = len(SPECIAL_WORDS)
         return [self.word(i) for i in range(first, self.vocab_size)]
 
@@ -91,14 +91,14 @@ class WordTokenizer:
         Args:
             texts: Strings.
             min_count: Rarer words are unknown.
-            copied: Strings whose words are kept as words that can be copied.
-            already_cut: Cut at white space alone: another program cut the words.
+            copied: Strings whose words are kept for copying.
+            already_cut: Split at white space alone, between words of another program.
         """
         pieces = WhitespaceSplit() if already_cut else _SPLIT
         counts = Counter(word for text in texts for word in _cut(text, pieces))
-        known = [w for w, n in counts.most_common() if n >= min_count]
-        known = [w for w in known if w not in SPECIAL_WORDS]
-        vocab = [*SPECIAL_WORDS, *sorted(known, key=lambda w: (-counts[w], w))]
+        frequent = [w for w, n in counts.items() if n >= min_count]
+        frequent = [w for w in frequent if w not in SPECIAL_WORDS]
+        vocab = [*SPECIAL_WORDS, *sorted(frequent, key=lambda w: (-counts[w], w))]
         more = {word for text in copied for word in _cut(text, pieces)} - set(vocab)
         return cls(_word_level([*vocab, *sorted(more)], pieces), len(vocab))
 
@@ -109,8 +109,8 @@ class WordTokenizer:
         """Take the words of another program, in their order, after the reserved ones.
 
         Args:
-            words: No word twice.
-            already_cut: Cut texts at white space alone.
+            words: Distinct words.
+            already_cut: Split texts at white space alone.
 
         Raises:
             ValueError: If a word is there twice, or is a reserved one.
@@ -130,12 +130,12 @@ class WordTokenizer:
         *,
         normalizer: Normalizer | None = None,
     ) -> WordTokenizer:
-        """Cut at white space alone: the words were cut by another program.
+        """Split at white space alone, between words of another program.
 
         Args:
-            words: In the order of their ids, the unknown word second; no word twice.
+            words: Distinct words in the order of their ids, the unknown word second.
             vocab_size: V.
-            normalizer: What a text is changed by before it is cut.
+            normalizer: Change of a text before it is split.
         """
         tokenizer = _word_level(words, WhitespaceSplit())
         if normalizer is not None:
@@ -146,8 +146,7 @@ class WordTokenizer:
         """Split a string into words.
 
         Raises:
-            ValueError: If the name of a special word stands there as a word, which can
-                be where another program cut the words.
+            ValueError: If a special word stands there as a word.
         """
         text = encodable(text)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
@@ -157,24 +156,24 @@ class WordTokenizer:
         return Words(ids, [start for start, _ in offsets], [end for _, end in offsets])
 
     def cut(self, text: str) -> list[str]:
-        """Return the words of a string as they stand there, known or not."""
+        """Words of a string as strings, known or not."""
         return _cut(text, self.tokenizer.pre_tokenizer)
 
     def count_unknown_types(self, words: Iterable[str]) -> int:
-        """Count the distinct words that the model cannot utter."""
+        """Number of distinct words that the model cannot predict."""
         ids = map(self.tokenizer.token_to_id, set(words) - {SPECIAL_WORDS[UNKNOWN]})
         return sum(i is None or i >= self.vocab_size for i in ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Write words as a string, punctuation attached the usual way.
+        """Write words as a string, with the usual spaces.
 
         Raises:
-            ValueError: If an id is no word's.
+            ValueError: If an id has no word.
         """
         return join(self.word(i) for i in ids if i not in (PADDING, START, END))
 
     def word(self, index: int) -> str:
-        """Return the word of an id.
+        """Word of an id.
 
         Raises:
             ValueError: If there is none.
@@ -185,7 +184,6 @@ class WordTokenizer:
         return word
 
     def save(self, directory: Path) -> None:
-        """Write ``tokenizer.json``."""
         with replacing(directory / FILE_NAME) as partial:
             self.tokenizer.save(str(partial))
 
@@ -233,7 +231,7 @@ def _cut(text: str, pieces: PreTokenizer) -> list[str]:
 
 
 def _refuse_marks(text: str, ids: list[int], offsets: list[tuple[int, int]]) -> None:
-    """Refuse marks that the text itself names, not those that stand for a line end."""
+    """Refuse special words of the text itself; line ends may be replaced by them."""
     for i, (start, end) in zip(ids, offsets, strict=True):
         if i in _MARKS and text[start:end] == SPECIAL_WORDS[i]:
             raise ValueError(
@@ -247,7 +245,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def join(words: Iterable[str]) -> str:
-    """Write words as a string, punctuation attached the usual way.
+    """Write words as a string, with the usual spaces.
 
     Example:
         >>> join(["Is", "it", "(", "or", "not", ")", "here", "?"])
@@ -258,7 +256,7 @@ def join(words: Iterable[str]) -> str:
 
 
 def checked_strings(texts: Iterable[object], name: str = "texts") -> list[str]:
-    """Return strings as a list; an error gives the place of the first that is none.
+    """List of strings; an error gives the index of the first other object.
 
     Raises:
         TypeError: If it is one string, or holds something else.
@@ -271,19 +269,19 @@ def checked_strings(texts: Iterable[object], name: str = "texts") -> list[str]:
     """
     if isinstance(texts, str):
         raise TypeError(f"{name}: expected a list of strings, not one string")
-    found = []
+    strings = []
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"{name}[{index}] is {text!r:.60}: expected a string")
-        found.append(text)
-    return found
+        strings.append(text)
+    return strings
 
 
 def encodable(text: str) -> str:
-    """Return a string that has bytes.
+    """Return a string unchanged if it can be encoded.
 
     Raises:
-        ValueError: If it has a lone surrogate, which stands for half a character.
+        ValueError: If it has a lone surrogate, half of a character.
     """
     if half := _SURROGATE.search(text):
         around = text[max(half.start() - 20, 0) : half.end()]
@@ -295,7 +293,7 @@ def encodable(text: str) -> str:
 
 
 def _what_is_wrong(tokenizer: Tokenizer) -> str | None:
-    """Return the settings of a tokenizer that would cut or number words differently."""
+    """Settings of a tokenizer that contradict ours, as a message."""
     ids = sorted(tokenizer.get_vocab().values())
     if ids != list(range(len(ids))):
         return "the ids of its words are not 0, 1, 2, ..."
