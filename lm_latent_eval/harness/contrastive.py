@@ -17,10 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 from lm_eval.api.instance import Instance
-from lm_eval.api.registry import get_aggregation, register_aggregation, register_metric
 from transformers import AutoTokenizer
 
 from lm_latent_eval.contrastive import Rate
@@ -38,7 +37,13 @@ from lm_latent_eval.contrastive.noise import (
     read_vocabulary,
 )
 from lm_latent_eval.harness.answers import ScoredFloat, score_of
-from lm_latent_eval.harness.tasks import WholeTextTask, request, whole_text
+from lm_latent_eval.harness.tasks import (
+    Aggregation,
+    WholeTextTask,
+    register_metrics,
+    request,
+    whole_text,
+)
 from lm_latent_eval.options import OptionTable, one_of, option, whole
 from lm_latent_eval.text.noise import NoiseChannel
 
@@ -48,9 +53,14 @@ DISTORTION = "distortion"
 """The key in a request's document that tells what was done to its text. Models whose
 scores are no probabilities answer requests that have it, and no others."""
 
-# -- what lm-eval's registries get ---------------------------------------------------
+# -- metrics --------------------------------------------------------------------------
 
-Aggregation: TypeAlias = Callable[[Sequence[Contrast]], "float | str"]
+RATES: Mapping[str, Callable[[Sequence[Contrast]], Rate]] = {
+    "contrastive_entropy": bits_per_word,
+    "contrastive_entropy_per_sentence": bits_per_sentence,
+    "contrastive_entropy_ratio": ratio,
+}
+"""Metric of a level -> rate of its sentences."""
 
 
 class Refusal(str):
@@ -62,45 +72,29 @@ class Refusal(str):
     __mul__ = __radd__ = __truediv__ = _stand
 
 
-def _registered(
-    name: str, rate: Callable[[Sequence[Contrast]], Rate]
-) -> tuple[Aggregation, Aggregation]:
-    """Register a rate as metric ``name``, with aggregations of it and its error."""
+@dataclass(frozen=True)
+class OfContrasts:
+    """Aggregation of sentences to a rate, or to its error over sentences."""
 
-    def value(items: Sequence[Contrast]) -> float | str:
+    name: str
+
+    def __call__(self, contrasts: Sequence[Contrast]) -> float | str:
+        """Compute it, or say why there is none."""
+        is_error = self.name.endswith("_stderr")
         try:
-            return rate(items).value
+            rate = RATES[self.name.removesuffix("_stderr")](contrasts)
         except ValueError as err:
-            logger.warning("no %s: %s", name, err)
+            if is_error:
+                return "N/A"
+            logger.warning("no %s: %s", self.name, err)
             return Refusal(f"refused: {str(err).partition(':')[0]}")
-
-    def stderr(items: Sequence[Contrast]) -> float | str:
-        try:
-            error = rate(items).stderr
-        except ValueError:
-            return "N/A"
-        return error if math.isfinite(error) else "N/A"  # one sentence tells nothing
-
-    register_aggregation(name)(value)
-    register_aggregation(f"{name}_stderr")(stderr)
-    register_metric(
-        metric=name,
-        aggregation=name,
-        higher_is_better=True,
-        output_type="loglikelihood_rolling",
-    )(value)
-    return value, stderr
+        if not is_error:
+            return rate.value
+        # One sentence tells nothing.
+        return rate.stderr if math.isfinite(rate.stderr) else "N/A"
 
 
-contrastive_entropy, contrastive_entropy_stderr = _registered(
-    "contrastive_entropy", bits_per_word
-)
-contrastive_entropy_per_sentence, contrastive_entropy_per_sentence_stderr = _registered(
-    "contrastive_entropy_per_sentence", bits_per_sentence
-)
-contrastive_entropy_ratio, contrastive_entropy_ratio_stderr = _registered(
-    "contrastive_entropy_ratio", ratio
-)
+register_metrics(RATES)
 
 GROUPED = ("contrastive_entropy_ratio@30%/10%", "contrastive_entropy_ratio@50%/10%")
 """Metrics of the task group, whose names are fixed in its file."""
@@ -179,6 +173,10 @@ def _percent(level: float) -> str:
 class ContrastiveEntropyTask(WholeTextTask):
     """Sentences against their distorted copies, at several levels in one pass."""
 
+    table: ClassVar = {
+        name: OfContrasts(name) for rate in RATES for name in (rate, f"{rate}_stderr")
+    }
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Read the data as any task of lm-eval, and prepare the noise."""
         super().__init__(config)
@@ -239,16 +237,15 @@ class ContrastiveEntropyTask(WholeTextTask):
         """Return metrics with their level in their names, each before its error."""
         baseline = self.options.noise_levels[0]
         metrics: dict[str, tuple[float, Aggregation]] = {}
-        for name, aggregation in aggregations.items():
-            stderr = get_aggregation(f"{name}_stderr")
+        for name in filter(RATES.__contains__, aggregations):
             for level in self.options.noise_levels:
                 at = f"{name}@{_percent(level)}"
                 if name == "contrastive_entropy_ratio":
                     if level == baseline:
                         continue
                     at += f"/{_percent(baseline)}"
-                metrics[at] = level, aggregation
-                metrics[f"{at}_stderr"] = level, stderr
+                metrics[at] = level, aggregations[name]
+                metrics[f"{at}_stderr"] = level, aggregations[f"{name}_stderr"]
         return metrics
 
     def _warn_of_groups(self) -> None:

@@ -28,9 +28,12 @@ from lm_latent_eval.harness.answers import (
     score_of,
 )
 from lm_latent_eval.harness.running import RATES
-from lm_latent_eval.harness.tasks import WholeTextTask, register_metrics
+from lm_latent_eval.harness.tasks import (
+    Aggregation,
+    WholeTextTask,
+    register_metrics,
+)
 from lm_latent_eval.ledger.settings import plain
-from lm_latent_eval.options import one_of
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import METRICS, UNKNOWN
 from lm_latent_eval.text.files import digest
@@ -64,7 +67,6 @@ class Term(tuple[Any, ...]):
 
 Terms: TypeAlias = dict[str, Term]
 """Metric -> a document's term."""
-Aggregation: TypeAlias = Callable[[Sequence[Term]], "float | str"]
 
 
 @dataclass(frozen=True)
@@ -106,36 +108,11 @@ def of_some(value: float | str, count: int, of: int, what: str) -> float | str:
 
 
 class PerplexityTask(WholeTextTask):
-    """Whole texts by metrics of a table: those of a summary, or those of its file.
-
-    A ``metric_list`` of a task file needs names alone.
-    """
+    """Whole texts by metrics of a corpus: those of a summary, or those of its file."""
 
     table: ClassVar[Mapping[str, Aggregation]] = {n: OfTexts(n) for n in METRICS}
-    """Metrics that there are."""
     listed: ClassVar[Sequence[str]] = [n for n, m in METRICS.items() if m.in_summary]
-    """Metrics where the file names none."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        """List the metrics, each with its error.
-
-        Raises:
-            ValueError: If the file names a metric that there is not.
-        """
-        named = [each["metric"] for each in config.get("metric_list") or ()]
-        for name in named:
-            one_of("metric_list", name, [*self.table])
-        names = {*(named or self.listed)}
-        metric_list = [
-            {
-                "metric": name,
-                "aggregation": aggregation,
-                "higher_is_better": name in METRICS and METRICS[name].higher_is_better,
-            }
-            for name, aggregation in self.table.items()
-            if name.removesuffix("_stderr") in names
-        ]
-        super().__init__({**config, "metric_list": metric_list})
+    better: ClassVar = {n for n, m in METRICS.items() if m.higher_is_better}
 
     @classmethod
     def terms(cls, doc: dict[str, Any], results: Sequence[Any]) -> Terms:
@@ -282,6 +259,7 @@ class CompletionTask(PerplexityTask):
 
     table: ClassVar = {name: OfHalves(name) for name in COMPLETION}
     listed: ClassVar = [*COMPLETION]
+    better: ClassVar = {"completed_tokens"}
 
     @classmethod
     def terms(cls, doc: dict[str, Any], results: Sequence[Any]) -> Terms:

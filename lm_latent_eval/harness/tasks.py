@@ -7,9 +7,9 @@ version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import lm_eval.api.metrics  # lm-eval's own names come first
 import lm_eval.api.task
@@ -19,6 +19,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import metric_registry, register_metric
 from lm_eval.api.task import ConfigurableTask
 
+from lm_latent_eval.options import one_of
 from lm_latent_eval.text.files import digest
 
 RollingTask: Any = getattr(
@@ -27,11 +28,44 @@ RollingTask: Any = getattr(
 """Asks for whole texts. lm-eval 0.5 has a class a kind of request, 0.4 one for all."""
 
 
+Aggregation: TypeAlias = Callable[[Sequence[Any]], Any]
+
+
 class WholeTextTask(RollingTask):
-    """A task of a YAML file about whole texts, with errors among its metrics."""
+    """A task of a YAML file about whole texts, with errors among its metrics.
+
+    A ``metric_list`` of the file needs names alone.
+    """
+
+    table: ClassVar[Mapping[str, Aggregation]] = {}
+    """Metrics that there are, errors as ``NAME_stderr``; none: the class's own."""
+    listed: ClassVar[Sequence[str]] = ()
+    """Metrics where the file names none; (): all."""
+    better: ClassVar[Collection[str]] = ()
+    """Metrics of which more is better."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config={k: v for k, v in config.items() if k != "class"})
+        """List the metrics, each with its error.
+
+        Raises:
+            ValueError: If the file names a metric that there is not.
+        """
+        config = {k: v for k, v in config.items() if k != "class"}
+        if self.table:
+            named = [each["metric"] for each in config.get("metric_list") or ()]
+            for name in named:
+                one_of("metric_list", name, [*self.table])
+            names = {*(named or self.listed or self.table)}
+            config["metric_list"] = [
+                {
+                    "metric": name,
+                    "aggregation": aggregation,
+                    "higher_is_better": name in self.better,
+                }
+                for name, aggregation in self.table.items()
+                if name.removesuffix("_stderr") in names
+            ]
+        super().__init__(config=config)
 
     def aggregate(self, bootstrap_iters: int | None = None) -> Any:
         """Turn values of documents into numbers, and bootstrap none; 0.5 calls this.

@@ -2,14 +2,11 @@
 
 import json
 import math
-import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
-from lm_eval.api.registry import aggregation_registry, metric_registry
 from lm_eval.utils import handle_non_serializable, make_table
 
 from lm_latent_eval.contrastive import contrastive_levels
@@ -250,23 +247,3 @@ def test_options_that_cannot_be():
         for metadata in every:
             with pytest.raises(ValueError, match=message):
                 load(["the fox"], metadata=metadata)
-
-
-# -- registries ------------------------------------------------------------------------
-
-ENTRY_POINTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"][
-    "entry-points"
-]
-
-
-def test_entry_points_name_what_is_registered():
-    for group, registry in (
-        ("lm_eval.metrics", metric_registry),
-        ("lm_eval.aggregations", aggregation_registry),
-    ):
-        ours = {name: registry.get(name) for name in registry if name.startswith(GROUP)}
-        assert ENTRY_POINTS[group].keys() == ours.keys()
-        for name, target in ENTRY_POINTS[group].items():
-            module, _, attribute = target.partition(":")
-            found = getattr(import_module(module), attribute)
-            assert found in (ours[name], getattr(ours[name], "fn", None))
