@@ -27,15 +27,15 @@ class Registry:
     """Classes and functions of one kind by name."""
 
     group: str
-    """Of entry points."""
+    """Group of entry points."""
     what: str
     """Kind of the named things, for error messages."""
     ours: Mapping[str, Any]
-    """Name -> what it stands for, or where that is: ``module:Name``."""
+    """Name -> object, or its address ``module:Name``."""
 
     def __contains__(self, name: str) -> bool:
         """Whether a name is known; ``package.module:Name`` always is."""
-        return ":" in name or name in self.ours or bool(self._places(name))
+        return ":" in name or name in self.ours or bool(self._addresses(name))
 
     def __getitem__(self, name: str) -> Any:
         """Import what a name stands for.
@@ -45,42 +45,42 @@ class Registry:
                 packages offer it; or it cannot be imported.
         """
         if name in self.ours:
-            found = self.ours[name]
-            return self._imported(name, found) if isinstance(found, str) else found
-        places = {name} if ":" in name else self._places(name)
-        if not places:
+            own = self.ours[name]
+            return self._imported(name, own) if isinstance(own, str) else own
+        addresses = {name} if ":" in name else self._addresses(name)
+        if not addresses:
             names = self.names()
             near = difflib.get_close_matches(name, names) or names
             raise ValueError(f"no {self.what} {name!r}; there is {', '.join(near)}")
-        if len(places) > 1:
+        if len(addresses) > 1:
             raise ValueError(
                 f"several packages offer a {self.what} {name!r}: name one of "
-                f"{', '.join(sorted(places))}"
+                f"{', '.join(sorted(addresses))}"
             )
-        return self._imported(name, places.pop())
+        return self._imported(name, addresses.pop())
 
     def names(self) -> list[str]:
         """List every name, in alphabetical order."""
         others = (entry.name for entry in entry_points(group=self.group))
         return sorted({*self.ours, *others})
 
-    def _places(self, name: str) -> set[str]:
+    def _addresses(self, name: str) -> set[str]:
         return {entry.value for entry in entry_points(group=self.group, name=name)}
 
-    def _imported(self, name: str, place: str) -> Any:
-        module, _, path = place.partition(":")
+    def _imported(self, name: str, address: str) -> Any:
+        module, _, path = address.partition(":")
         try:
             return reduce(getattr, path.split("."), import_module(module))
         except (ImportError, AttributeError, ValueError) as err:
             raise ValueError(
-                f"the {self.what} {name!r} cannot be imported from {place} "
+                f"the {self.what} {name!r} cannot be imported from {address} "
                 f"({one_line(err)}): is its package installed, and is this "
                 "package.module:Name?"
             ) from err
         except (Exception, SystemExit) as err:  # of code that is not ours
             raise ValueError(
-                f"the {self.what} {name!r} cannot be imported from {place}, which ends "
-                f"in {type(err).__name__} ({one_line(err)}): repair or remove its "
+                f"the {self.what} {name!r} cannot be imported from {address}, which "
+                f"ends in {type(err).__name__} ({one_line(err)}): repair or remove its "
                 "package"
             ) from err
 

@@ -81,7 +81,7 @@ class Model:
     lm: LM
     name: str = ""
     arguments: Mapping[str, Any] | None = None
-    """Of ``--model_args``; None: it cannot be opened anew."""
+    """Model arguments, of ``--model_args``; None: it cannot be opened anew."""
     others: Mapping[str, Any] | None = None
     """``batch_size``, ``device`` and the like."""
 
@@ -132,7 +132,7 @@ class Model:
             ValueError: If the arguments that it was opened with are unknown.
         """
         if self.arguments is None:
-            raise ValueError("nobody said how it was opened")
+            raise ValueError("the arguments that it was opened with are unknown")
         others = dict(self.others or {})
         arguments = dict(self.arguments)
         for key, value in changes.items():

@@ -66,12 +66,8 @@ SAMPLED = "requests were answered; no cache keeps what do_sample draws"
 
 UNFINISHED = {"loglikelihood_rolling": "texts", "loglikelihood": "continuations"}
 """Names of the partial records of a run, by the kind of requests."""
-
-
 LM_EVAL_DEVICE = "cuda:0"
 """Device that ``lm_eval`` passes on without ``--device``, GPU or not."""
-
-
 LM_EVAL_BATCH_SIZE = 1
 """Batch size that it passes on without ``--batch_size``."""
 
@@ -94,12 +90,12 @@ class Backend(LM):
         *,
         log_weights: bool | str = False,
     ) -> None:
-        """Keep the scorer and its device.
+        """Take a scorer.
 
         Args:
             scorer: A model under one choice of settings.
-            processes: Those that share the requests.
-            device: Where tensors of this process are.
+            processes: Processes that share the requests.
+            device: Device of this process's tensors.
             log_weights: Whether records beside the results keep log-weights.
 
         Raises:
@@ -215,9 +211,9 @@ class Backend(LM):
             ValueError: If a cache would give one sample for several that are asked for.
         """
         queries = []
-        for number, name, instance in _identified(requests):
+        for index, name, instance in _identified(requests):
             context, options = instance.args
-            query = Query(number, name, "", context)
+            query = Query(index, name, "", context)
             with naming(query):
                 queries.append((query, GenerationOptions.parse(options)))
         if self.cache_hook.dbdict is not None:
@@ -246,21 +242,21 @@ class Backend(LM):
             MissedTextsError: If a text has no number, and nobody evaluates tasks who
                 would be told so at the end.
         """
-        asked = [
+        every = [
             Request(
-                Query(number, name, instance.args[-1], "".join(instance.args[:-1])),
+                Query(index, name, instance.args[-1], "".join(instance.args[:-1])),
                 instance.args,
                 kind == "loglikelihood_rolling",
                 instance.task_name,
                 instance.doc_id,
                 instance.idx,
             )
-            for number, name, instance in _identified(requests)
+            for index, name, instance in _identified(requests)
         ]
         own = self.cache_hook.dbdict is not None or not self.shares_requests
         processes = Processes() if own else self._processes
-        places = self._places(requests)
-        needed = [request for n, request in enumerate(asked) if places[n] == n]
+        firsts = self._firsts(requests)
+        needed = [request for n, request in enumerate(every) if firsts[n] == n]
         answers: dict[int, Scored] = {}
         parcels: list[tuple[int, tuple[Request, Scored]]] = []
 
@@ -296,7 +292,7 @@ class Backend(LM):
         ]
         if self.world_size == 1:
             self._report()
-        ordered = [answers[place] for place in places]
+        ordered = [answers[first] for first in firsts]
         lost = [scored for scored in ordered if isinstance(scored, MissedFloat)]
         if lost and not running_tasks() and not is_component():
             raise error_of(lost, len(ordered))
@@ -315,21 +311,21 @@ class Backend(LM):
         )
         self.cache_hook.add_partial(kind, request.arguments, result)
 
-    def _places(self, requests: list[Instance]) -> list[int]:
-        """Return where each request stands first.
+    def _firsts(self, requests: list[Instance]) -> list[int]:
+        """Return the index at which each request stands first.
 
-        That is its own place, but for padding: lm-eval repeats the last request until
+        That is its own index, but for padding: lm-eval repeats the last request until
         all processes have equally many. A cache knows a request by its strings alone,
         so with one those of equal strings have one answer from the first run on.
         """
         cached = self.cache_hook.dbdict is not None
         seen: defaultdict[Any, list[int]] = defaultdict(list)
-        places = []
-        for number, instance in enumerate(requests):
-            found = seen[instance.args if cached else id(instance)]
-            found.append(number)
-            places.append(found[(len(found) - 1) % (instance.repeats or 1)])
-        return places
+        firsts = []
+        for index, instance in enumerate(requests):
+            same = seen[instance.args if cached else id(instance)]
+            same.append(index)
+            firsts.append(same[(len(same) - 1) % (instance.repeats or 1)])
+        return firsts
 
     def _report(self) -> None:
         self.reported += self._processes.gather(self._unreported)
@@ -385,7 +381,7 @@ class Backend(LM):
                 **summary,
                 **({WITHOUT_NUMBER: names} if names else {}),
                 "records": self._recorder.finish(self.fingerprint, names),
-                **({"asked": asked} if (asked := unsaid()) else {}),
+                **({"asked": unsaid()} if unsaid() else {}),
             },
         }
 
@@ -396,10 +392,10 @@ class Backend(LM):
     @property
     def fingerprint(self) -> dict[str, Any]:
         """Everything that a cached number depends on, as JSON."""
-        scored_by = self._scorer.fingerprint
+        fingerprint = self._scorer.fingerprint
         return {
-            **scored_by,
-            "model": f"latent_{scored_by['model']}",
+            **fingerprint,
+            "model": f"latent_{fingerprint['model']}",
             "lm_latent_eval": lm_latent_eval.__version__,
         }
 
@@ -429,11 +425,9 @@ class Backend(LM):
     # -- data parallelism -------------------------------------------------------------
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Concatenate a tensor over the processes."""
         return self._processes.all_gather(tensor)
 
     def gather_object(self, obj: Any, dst: int = 0) -> list[Any] | None:
-        """Collect an object of every process on one."""
         return self._processes.gather_object(obj, dst)
 
     def barrier(self) -> None:
@@ -499,12 +493,12 @@ def _identified(requests: list[Instance]) -> Iterator[tuple[int, str, Instance]]
     that, which pad the share of a process, draw the same: caches keep the last answer.
     """
     seen: Counter[int] = Counter()
-    for number, instance in enumerate(requests):
+    for index, instance in enumerate(requests):
         if instance.task_name is None or instance.doc_id is None:
-            name = f"request/{number}"
+            name = f"request/{index}"
         else:
             name = f"{instance.task_name}/{instance.doc_id}"
         if repeat := seen[id(instance)] % (instance.repeats or 1):
             name += f"/repeat {repeat}"
         seen[id(instance)] += 1
-        yield number, name, instance
+        yield index, name, instance

@@ -184,7 +184,7 @@ def offer_tasks(tasks: "Any") -> None:
 
 
 def _folders(named: "Sequence[Any]") -> "list[str]":
-    """Return the folders of tasks of installed packages that nobody has named."""
+    """Return the folders of tasks of installed packages, but for those named."""
     import os
     from contextlib import suppress
     from importlib.metadata import entry_points

@@ -208,7 +208,7 @@ class ContrastiveEntropyTask(WholeTextTask):
         }
 
     def _vocabulary(self) -> tuple[Tokens | WhiteSpaceWords, list[Any], str]:
-        """Return what is distorted, its substitutes, and where those are from."""
+        """Return the units that are distorted, their substitutes, and whence these."""
         if self.options.noise_tokenizer is not None:
             tokens = Tokens(
                 AutoTokenizer.from_pretrained(

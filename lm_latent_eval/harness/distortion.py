@@ -43,7 +43,7 @@ class DistributionalDistortionTask(WholeTextTask):
     """Sequences whose texts stand for others."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Read the corpus, and say in the results what is compared."""
+        """Read the corpus, and describe the comparison in the results."""
         self.bin_of: dict[int, int] = {}
         super().__init__(config)
         _ = self.dataset  # lm-eval 0.5 would read, and refuse, it when all is loaded

@@ -214,7 +214,7 @@ def _perplexity(halves: Signed) -> float | str:
 
 
 def _draws_error(halves: Signed) -> float | str:
-    """Return the error of the perplexity by draws; a difference has that of a sum."""
+    """Return the draws' error of the perplexity; a difference errs as a sum does."""
     value = _perplexity(halves)
     if isinstance(value, str):
         return value

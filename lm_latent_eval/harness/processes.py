@@ -74,7 +74,7 @@ class Processes:
         return [item for part in everything for item in part]
 
     def delivered(self, parcels: Sequence[tuple[int, T]]) -> list[T]:
-        """Hand each object to the process of its rank; return what is for this one."""
+        """Send each object to the process of its rank; return those for this one."""
         received: list[T] = []
         for rank in range(self.world_size):
             own = [item for owner, item in parcels if owner == rank]
@@ -154,7 +154,7 @@ def share(requests: Sequence[Request], processes: Processes) -> list[Request]:
 
 
 def balanced(requests: Sequence[Request], number: int) -> list[list[Request]]:
-    """Assign requests to processes, the longest first, each to the least loaded one.
+    """Assign requests to processes, longest first, each to the least loaded process.
 
     Those that share a context stay together: it is read once.
 

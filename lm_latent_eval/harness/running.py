@@ -49,7 +49,7 @@ ASKING = (
 """Arguments of ``simple_evaluate`` on which it depends what its tasks ask."""
 
 UNSAID = ("samples", "apply_chat_template")
-"""Those that lm-eval's results lack: of a chat template they have only the text."""
+"""Arguments that lm-eval's results lack: of a chat template they have the text."""
 
 RUN_DIGEST = "run_digest"
 """Entry of an unfinished file's settings: other texts make another run."""
@@ -73,20 +73,20 @@ class Host:
     """State of the running ``simple_evaluate``."""
 
     folder: Path
-    """Where its results will be."""
+    """Folder of its results."""
     tasks: dict[str, Any]
     """Name -> task, whose instances hold their answers."""
 
     def new_files(
         self, kind: str, tasks: Iterable[str], suffix: str = ".parquet"
     ) -> dict[str, str]:
-        """Make the folder; return the name of each task's file."""
+        """Make the folder, and name each task's file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stamp = datetime.now().isoformat().replace(":", "-")
         return {task: f"{kind}_{safe_name(task)}_{stamp}{suffix}" for task in tasks}
 
     def unfinished(self, kind: str, settings: Settings) -> list[Path]:
-        """Return the files of this command that it has not finished."""
+        """Return the unfinished files of this command."""
         return [*self.folder.glob(f"{kind}_{run_digest(settings)}_*{UNFINISHED}")]
 
     @contextmanager
@@ -99,16 +99,10 @@ class Host:
             [Path, Settings], AbstractContextManager[Callable[[str, T], None]]
         ],
     ) -> Iterator[Callable[[str, T], None]]:
-        """Yield what keeps the results of tasks in a file of their own until the end.
+        """Yield a function that keeps results in a file of their own until the end.
 
-        It keeps nothing while another run of the command writes that file: both find
+        It keeps nothing while another run of the command writes that file: both compute
         the same, so nothing is lost.
-
-        Args:
-            kind: Of results.
-            part: Of the run.
-            settings: What the results depend on.
-            journal: Opens the file.
         """
         run, keep = run_digest(settings), None
         path = self.folder / f"{kind}_{run}_{part}{UNFINISHED}"
@@ -125,7 +119,7 @@ _asking: ContextVar[bool] = ContextVar("_asking", default=False)
 
 @contextmanager
 def component_call() -> Iterator[None]:
-    """Mark calls of a model by another one of ours, which stores the answers itself."""
+    """Mark calls of a model by another model of ours, which stores the answers."""
     before = _asking.set(True)
     try:
         yield
@@ -187,27 +181,27 @@ def hypothetical_metrics(
         instances: All requests for the document, by their index.
         answers: As many.
     """
-    found = task.process_results(instances[0].doc, answers)
-    if found is not None:
-        return dict(found)
+    metrics = task.process_results(instances[0].doc, answers)
+    if metrics is not None:
+        return dict(metrics)
     answered = [
         replace(instance, resps=[answer], filtered_resps={})
         for instance, answer in zip(instances, answers, strict=True)
     ]
-    number, values = instances[0].doc_id, {}
+    doc_id, values = instances[0].doc_id, {}
     for scorer in task.scorers:
         scorer.apply_filter(answered)
-        scores = scorer.score_instances({number: answered})[number].scores
+        scores = scorer.score_instances({doc_id: answered})[doc_id].scores
         values.update({name: repeats[0] for name, repeats in scores.items()})
     return values
 
 
 def documents(task: Any) -> dict[int, list[Any]]:
     """Return a task's requests for each document, by their index."""
-    found: dict[int, list[Any]] = {}
+    requests: dict[int, list[Any]] = {}
     for instance in sorted(task.instances, key=lambda instance: instance.idx):
-        found.setdefault(instance.doc_id, []).append(instance)
-    return found
+        requests.setdefault(instance.doc_id, []).append(instance)
+    return requests
 
 
 def accuracies(
@@ -218,15 +212,15 @@ def accuracies(
     None of fewer than two options, or of a task without an accuracy.
 
     Args:
-        task: As ``hypothetical_metrics`` takes it.
+        task: A task as ``hypothetical_metrics`` takes it.
         instances: All requests for the document, by their index.
-        options: Places of those that ask for each of them.
+        options: Indices of the requests for each option.
     """
     if len(options) < 2:
         return None
     scores = []
-    for places in options:
-        answers = [(-1e9 * (n not in places), False) for n in range(len(instances))]
+    for indices in options:
+        answers = [(-1e9 * (n not in indices), False) for n in range(len(instances))]
         values = hypothetical_metrics(task, instances, answers)
         if "acc" not in values:
             return None
@@ -263,16 +257,16 @@ def run_digest(settings: Settings) -> str:
     Without a ``simple_evaluate`` there are no tasks, and settings alone are the name.
     """
     running = evaluation()
-    asked = {name: running.get(name) for name in ASKING}
+    arguments = {name: running.get(name) for name in ASKING}
     tasks = {name: _documents(task) for name, task in running_tasks().items()}
-    run = {"settings": settings, "tasks": sorted(tasks.items()), **asked}
+    run = {"settings": settings, "tasks": sorted(tasks.items()), **arguments}
     return digest(json.dumps(run, default=str))[:8]
 
 
 def _documents(task: Any) -> str:
     """Return the digest of all documents of a task, whichever process they are for."""
-    found = getattr(task, "eval_docs", ())
-    lines = (json.dumps(doc, default=lambda x: type(x).__name__) for doc in found)
+    docs = getattr(task, "eval_docs", ())
+    lines = (json.dumps(doc, default=lambda x: type(x).__name__) for doc in docs)
     return digest("\n".join(lines))
 
 
@@ -298,10 +292,10 @@ def missed() -> Iterator[tuple[str, MissedFloat]]:
 
 
 def lacking() -> Iterator[tuple[str, str, int]]:
-    """Yield task, what was not scored of a text, and how often, of rates per byte.
+    """Yield task, kind and number of what rates per byte leave out of a text.
 
     Of a text with unknown words that are charged as one class, or with white space that
-    is not charged, rates per byte are too low.
+    is not charged, such rates are too low.
     """
     for name, task in running_tasks().items():
         if not {*BYTE_RATES}.isdisjoint(stock_rates(task)):
@@ -312,25 +306,25 @@ def lacking() -> Iterator[tuple[str, str, int]]:
                         yield name, "gaps not charged", score.answer.respaced
 
 
-def refuse_byte_rates(found: Iterable[tuple[str, str, int]]) -> None:
+def refuse_byte_rates(lacks: Iterable[tuple[str, str, int]]) -> None:
     """Replace rates per byte that lm-eval computed of texts that were not scored whole.
 
     Args:
-        found: What ``lacking`` yields, of all processes.
+        lacks: Items of ``lacking``, of all processes.
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for task, what, number in found:
-        counts[what][task] += number
+    for task, what, count in lacks:
+        counts[what][task] += count
     for what, of_tasks in counts.items():
         _refuse(evaluation()["results"], of_tasks, what, BYTE_RATES)
 
 
-def end(info: dict[str, Any], found: Mapping[str, list[MissedFloat]]) -> NoReturn:
+def end(info: dict[str, Any], missed: Mapping[str, list[MissedFloat]]) -> NoReturn:
     """Write and print results as lm-eval would, then raise.
 
     Args:
-        info: What the model says of itself and its numbers.
-        found: Task -> what is in place of numbers, in one task at least.
+        info: Description of the model and its numbers.
+        missed: Task -> answers of its texts without a number.
 
     Raises:
         MissedTextsError: Always; it names the texts.
@@ -338,8 +332,8 @@ def end(info: dict[str, Any], found: Mapping[str, list[MissedFloat]]) -> NoRetur
     running = evaluation()
     results = dict(running["results"])
     samples = results.pop("samples", {})
-    number = {task: len(scores) for task, scores in found.items()}
-    _refuse(results, number, "texts without a number")
+    counts = {task: len(scores) for task, scores in missed.items()}
+    _refuse(results, counts, "texts without a number")
     results["config"] = {name: running.get(name) for name in SAID} | info
     results["date"] = running.get("start_date")
     add_env_info(results)
@@ -350,31 +344,31 @@ def end(info: dict[str, Any], found: Mapping[str, list[MissedFloat]]) -> NoRetur
     print(make_table(results))
     if "groups" in results:
         print(make_table(results, "groups"))
-    every = [score for scores in found.values() for score in scores]
-    documents = (number["effective"] for number in results["n-samples"].values())
+    every = [score for scores in missed.values() for score in scores]
+    documents = (sizes["effective"] for sizes in results["n-samples"].values())
     raise error_of(every, sum(documents))
 
 
 def _refuse(
     results: dict[str, Any],
-    number: Mapping[str, int],
+    counts: Mapping[str, int],
     what: str,
     metrics: Collection[str] | None = None,
 ) -> None:
-    """Replace numbers that lm-eval computed from what is missing by words.
+    """Replace numbers of incomplete tasks, and of their groups, by words.
 
-    Those of its groups, too. Ours say themselves how many texts they are of.
+    Our metrics say themselves how many texts they are of.
 
     Args:
-        results: Of ``simple_evaluate``.
-        number: Task -> how much of it is missing.
-        what: What that is.
-        metrics: Those that it makes wrong; None is all.
+        results: Results of ``simple_evaluate``.
+        counts: Task -> number of missing items.
+        what: Kind of the missing items.
+        metrics: Metrics that they make wrong; None is all.
     """
 
     def lost_in(name: str) -> int:
         parts = results.get("group_subtasks", {}).get(name) or ()
-        return number.get(name, 0) + sum(map(lost_in, parts))
+        return counts.get(name, 0) + sum(map(lost_in, parts))
 
     for kind in ("results", "groups"):
         for name, values in results.get(kind, {}).items():
@@ -388,7 +382,7 @@ def _refuse(
                         values[metric] = "N/A" if error else f"refused: {lost} {what}"
 
 
-def error_of(found: list[MissedFloat], of: int) -> MissedTextsError:
-    """Return the error that names the texts."""
-    names = dict(enumerate(dict.fromkeys(score.name for score in found)))
-    return MissedTextsError(names, found[0].why, of)
+def error_of(missed: list[MissedFloat], of: int) -> MissedTextsError:
+    """Return the error that names the texts without a number, of ``of`` texts."""
+    names = dict(enumerate(dict.fromkeys(score.name for score in missed)))
+    return MissedTextsError(names, missed[0].why, of)

@@ -29,7 +29,7 @@ class BusyError(ValueError):
 def only_writer(
     output: Path, kept: str | None, *, lock: Path | None = None, passing: bool = False
 ) -> Iterator[None]:
-    """Let no other run write into an output; say what is kept if this one is stopped.
+    """Let no other run write into an output; add to an interruption what stays.
 
     Args:
         output: A folder, made if it is not there, or a file.

@@ -47,7 +47,7 @@ class Journal:
 
     path: Path
     kind: str
-    """Its kind, for messages: "record of a run", say."""
+    """Kind of the file for messages: "record of a run", say."""
     format: int
     """Number of the rows' format: files of other formats are refused."""
 

@@ -12,9 +12,9 @@ from typing import Any
 from lm_latent_eval.values import parse
 
 Settings = dict[str, Any]
-"""As JSON takes it."""
+"""Values that JSON takes, by name."""
 VERSION = "lm_latent_eval"
-"""Under what name settings say which version found the results."""
+"""Key of settings for the version that computed the results."""
 
 
 def differences(theirs: Settings, ours: Settings) -> str:

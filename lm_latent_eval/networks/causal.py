@@ -47,7 +47,7 @@ class TokenScores:
     """Log-probabilities of tokens."""
 
     log_p: tuple[float, ...]
-    """Of each, nats."""
+    """Log p of each token, nats."""
     greedy: tuple[bool, ...]
     """Whether each is the most probable one."""
 
@@ -99,7 +99,7 @@ class CausalReader:
         most: int | None = None,
         refusal: Callable[[Tokens], ValueError] | None = None,
     ) -> list[TokenScores]:
-        """Score tokens after what is given.
+        """Score tokens after others.
 
         Args:
             wanted: What is given, and tokens after it; at least one of each.
@@ -251,7 +251,7 @@ class Reading:
 
     reader: CausalReader
     log_p: Tensor
-    """Of the next token, nats, (R, V)."""
+    """Log p of the next token, nats, (R, V)."""
     cache: Any
     """Keys and values, or None."""
     tokens: Tensor | None
@@ -350,7 +350,7 @@ def check_causal(model: PreTrainedModel, name: str | None = None) -> None:
 LEAST_EPSILON = 1e-5
 """Stands for that of wider types, which sums differ by more of."""
 OF_SPREAD = 8
-"""By how many epsilons of their spread the layers' rounding may move a place's scores,
+"""Epsilons of their spread by which the layers' rounding may move a place's scores,
 root mean square. It was 6.5 at most of random hybrid networks of 4 to 32 layers and 50
 and more tokens in 16 bits; wrong states moved them by 12 and more, or by less than 0.01
 nats. What is taken for wrong is read anew, which takes longer."""

@@ -53,8 +53,8 @@ class Network:
     name: str
     """Source: a directory or a repository."""
     digest: str
-    """Of weights, configuration and tokenizer as they were loaded: a quantized or
-    adapted network has another."""
+    """Digest of weights, configuration and tokenizer as they were loaded: a quantized
+    or adapted network has another."""
     max_length: int
     """Tokens that it is to read at once."""
     positions: int
