@@ -404,7 +404,7 @@ def _around_edge(session: Session, length: int) -> Iterator[tuple[str, list[str]
 
 
 def _cut(text: str, cuts: Sequence[int], number: int) -> list[Pair]:
-    """Cut a text into about equal continuations of what is before them."""
+    """Cut a text into parts of about one length, each after those before it."""
     some = sorted({cuts[n * len(cuts) // number] for n in range(1, number)})
     ends = [0, *some, len(text)]
     return [(text[:a], text[a:b]) for a, b in pairwise(ends) if a < b]

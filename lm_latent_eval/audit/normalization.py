@@ -145,7 +145,7 @@ class DrawnSet:
         self._seen: set[int] = set()
         self._seen_rate = 0.0
         self.total = 0.0
-        """Of p over what was seen."""
+        """Total p of the options seen."""
 
     def draw(self, number: int, rng: np.random.Generator) -> list[tuple[int, float]]:
         """Draw unseen options, each with the rate r at which it was drawn.

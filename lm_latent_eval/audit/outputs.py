@@ -45,7 +45,7 @@ from lm_latent_eval.files import one_line
 UNKNOWN = ("qzxvk", "wvvjqzzkx")
 """Two strings that are no words."""
 TEMPERATURES = tuple(t / 100 for t in range(95, 25, -5))
-"""Of scores that would be more peaked than samples are, the mildest first."""
+"""Temperatures of scores that are more peaked than samples, the mildest first."""
 
 
 def units(session: Session) -> Iterator[Finding]:

@@ -42,7 +42,7 @@ RUNS = {
     "errors": errors,
 }
 REFUSED = 2
-"""How many times the requests announced are made at most: refused ones are repeated."""
+"""Largest ratio of requests to those announced: refused ones are repeated."""
 TRIED = 8
 """Requests that are made twice before the others, to time the second time."""
 WIDTH = 110
@@ -58,13 +58,13 @@ class Audit:
     requests: int
     seconds: float
     command: Sequence[str]
-    """That repeats it."""
+    """Command that repeats the audit."""
     seed: int
     tolerance: float
     precision: str | None
     """The floating type that scores are taken to be computed in; None: not known."""
     hidden: str
-    """What half precision hides, in a line; empty where scores have more."""
+    """Differences that half precision hides, in a line; empty for other scores."""
 
     @property
     def alarms(self) -> list[Finding]:
@@ -198,7 +198,7 @@ def _cost(session: Session, planned: int) -> str:
 
 
 def _hidden(session: Session) -> str:
-    """Say what is taken for the rounding of half precision."""
+    """Say which gaps between scores are taken for rounding of half precision."""
     near, far = (session.rounding(*[Reply(-nats)] * 2) for nats in (10.0, 100.0))
     if near == far:
         return ""
@@ -209,7 +209,7 @@ def _hidden(session: Session) -> str:
 
 
 def page(audit: Audit) -> str:
-    """Return the page; that of a clean scorer is a table of twelve lines at most."""
+    """Return the page: for a clean scorer a table of twelve lines at most."""
     return "\n".join(_lines(audit))
 
 

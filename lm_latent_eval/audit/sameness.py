@@ -40,7 +40,7 @@ class Requests:
                 self.pairs.append(pair)
         self.texts = [*session.texts[: session.plan.texts]]
         self.cut: list[tuple[Pair, Pair]] = []
-        """The same texts, cut in two places."""
+        """Pairs of cuts of one text, each in two places."""
         for context, rest in self.pairs:
             if cuts := session.cuts(rest):
                 there = (context + rest[: cuts[0]], rest[cuts[0] :])

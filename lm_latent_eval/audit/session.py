@@ -38,18 +38,18 @@ TEXTS = (
 ODD_CHARACTERS = ("cafe\u0301", "nai\u0308ve", "\U0001f469\u200d\U0001f52c", "日本語")
 """Words with several code points a character, or several bytes a code point."""
 LEVEL = 0.05
-"""How often an audit of a clean scorer may end in an alarm."""
+"""Probability that the audit of a clean scorer ends in an alarm."""
 ERROR_UNKNOWN = "errors of its scores are not known"
 TOLERANCE = 1e-3
-"""By how much rounding may move a score, nats, in single precision or double."""
+"""Largest rounding of a score in single or double precision, nats."""
 EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 """Types of half precision, and their relative distance of neighbouring numbers."""
 OF_LOGITS = 16
-"""By how many of these distances the noise of a token's logits may move its log p."""
+"""Largest effect of a logit's noise on a token's log p, in these distances."""
 SAMPLED = 2
 """Contexts whose samples are compared with scores."""
 CHARACTERS = 3
-"""How many of a sample of strings are compared: of one length, they are exclusive."""
+"""Compared characters of a sample of strings: of one length, they are exclusive."""
 LEAST_SCORES = 4
 """Different scores that tell a precision."""
 PROMISED_TOTAL, PROMISED_TEMPERATURE = 1.5, 0.8
@@ -288,7 +288,7 @@ class Plan:
     written: int = 32
     """Continuations of a context that the backend itself writes, to be options."""
     draws: int = 250
-    """Of options of larger sets."""
+    """Draws of options from larger sets."""
     code_points: int = 60
     splits: int = 8
     at_edges: int = 32
@@ -374,7 +374,7 @@ class Session:
     complete: bool = False
     """Whether nothing else can follow."""
     tolerance: float | None = None
-    """By how much rounding may move a score, nats; None: by its precision."""
+    """Largest rounding of a score, nats; None: by its precision."""
     precision: str | None = None
     """The floating type that scores are computed in, by name; None: nobody says."""
     seed: int = 0

@@ -42,7 +42,7 @@ class Item:
     """One property, by name."""
 
     part: str
-    """Of the audit, for ``--only``."""
+    """Part of the audit, for ``--only``."""
     title: str
     may_fail: frozenset[Kind] = frozenset()
     """Kinds of which a failure is expected: it is named and is no alarm."""

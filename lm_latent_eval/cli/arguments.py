@@ -143,7 +143,6 @@ def not_read(output: Path, inputs: Iterable[Path]) -> None:
 
 
 def headings(commands: Mapping[str, Mapping[str, str]]) -> str:
-    """List commands with what they do, under headings."""
     width = 1 + max(len(name) for rows in commands.values() for name in rows)
     lines = []
     for title, rows in commands.items():
@@ -178,7 +177,6 @@ _OF_OUTPUT = {"report", "output", "format"}
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
-    """Add how a command prints its table."""
     action = parser.add_argument(
         "--format",
         default="text",
@@ -189,11 +187,6 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 
 
 def read_format(args: argparse.Namespace) -> str:
-    """Read it back.
-
-    Raises:
-        ValueError: If there is no such format.
-    """
     from lm_latent_eval.report.tables import FORMATS
 
     return one_of("--format", args.format, FORMATS)
@@ -220,7 +213,6 @@ def add_options(
 
 
 def given(args: argparse.Namespace, kind: type[Any]) -> dict[str, str]:
-    """Return the options of a table that were given, by name."""
     values = {row.name: getattr(args, row.name, None) for row in table(kind)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -237,7 +229,6 @@ def add_fields(parser: argparse.ArgumentParser, title: str, options: Any) -> Non
 
 
 def fields(options: type[T] | T, args: argparse.Namespace) -> T:
-    """Read that dataclass back."""
     kind = options if isinstance(options, type) else type(options)
     return kind(**{row.name: getattr(args, row.name) for row in table(kind)})
 

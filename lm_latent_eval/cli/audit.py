@@ -18,7 +18,6 @@ LIMIT = 8
 
 
 def add_audit(commands: Commands, summary: str) -> None:
-    """Add ``audit``."""
     audit = commands.add_parser(
         "audit",
         help=summary,

@@ -83,7 +83,7 @@ def _nowhere() -> TextIO:
 
 
 def _flush() -> None:
-    """Print what is left; where that fails, Python shall not try again at its end."""
+    """Flush standard output; after a failure, keep Python from flushing it again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -93,7 +93,7 @@ def _flush() -> None:
 
 
 def _has_no_reader() -> bool:
-    """Whether nobody reads the output any more (``| head``); if so, close it."""
+    """Whether the reader of the output left (``| head``); if so, close it."""
     try:
         _flush()
         poll = select.poll()  # unbuffered output leaves nothing to flush

@@ -33,7 +33,6 @@ SUFFIXES = (".json", ".jsonl", ".parquet")
 
 
 def add_compare(commands: Commands, summary: str) -> None:
-    """Add ``compare``."""
     compare = commands.add_parser(
         "compare",
         help=summary,
@@ -60,7 +59,6 @@ def add_compare(commands: Commands, summary: str) -> None:
 
 
 def add_comparing(parser: argparse.ArgumentParser) -> None:
-    """Add what is compared, and how."""
     group = parser.add_argument_group("comparing")
     group.add_argument(
         "--cluster",
@@ -195,7 +193,6 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def runs(side: str) -> list[Path]:
-    """Return the results that are one side: of a path, or of several with commas."""
     return [Path(side)] if Path(side).exists() else [*map(Path, side.split(","))]
 
 
@@ -246,7 +243,6 @@ def _scored(args: argparse.Namespace, directory: Path) -> Run:
 
 
 def add_report(commands: Commands, summary: str) -> None:
-    """Add ``report``."""
     report = commands.add_parser(
         "report",
         help=summary,

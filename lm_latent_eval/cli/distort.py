@@ -15,7 +15,6 @@ from lm_latent_eval.scoring.options import (
 
 
 def add_distort(commands: Commands, summary: str) -> None:
-    """Add ``distort``."""
     distort = commands.add_parser(
         "distort",
         help=summary,
@@ -209,7 +208,6 @@ def _measure(args: argparse.Namespace) -> None:
 
 
 def _named(given: list[str]) -> dict[str, str]:
-    """Return the models by their names."""
     found: dict[str, str] = {}
     for each in given:
         name, equals, path = each.partition("=")

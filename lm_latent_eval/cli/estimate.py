@@ -28,7 +28,6 @@ OPENING = ("model", "batch_size", "max_batch_size", "device", "dtype")
 
 
 def add_estimate(commands: Commands, summary: str) -> None:
-    """Add ``estimate``."""
     estimate = _add(
         commands,
         "estimate",
@@ -66,7 +65,6 @@ def add_estimate(commands: Commands, summary: str) -> None:
 def _add(
     commands: Commands, name: str, summary: str, example: str, data: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add a command that opens a model, with the texts that it reads, if any."""
     example = f"lm-latent-eval {example}"
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, example=example
@@ -79,7 +77,7 @@ def _add(
 
 
 def add_scoring(parser: argparse.ArgumentParser, *others: str) -> None:
-    """Add how checkpoints are scored, with the named options of opening one, too."""
+    """Add the options of scoring, and those of opening a model that are named."""
     add_options(parser.add_argument_group("models with latents"), ScoringOptions)
     own = parser.add_argument_group("models that score strings their own way")
     own.add_argument(
@@ -115,7 +113,6 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
 
 
 def opening_of(args: argparse.Namespace) -> Opening:
-    """Return how a model is opened, with the options that were given."""
     from lm_latent_eval.scoring.opening import Opening
 
     return Opening(
@@ -226,7 +223,6 @@ def _add_column(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def add_surprisal(commands: Commands, summary: str) -> None:
-    """Add ``surprisal``."""
     parser = _add(
         commands,
         "surprisal",
@@ -274,7 +270,6 @@ def _surprisal(args: argparse.Namespace) -> None:
 
 
 def add_latents(commands: Commands, summary: str) -> None:
-    """Add ``latents``."""
     parser = _add(
         commands,
         "latents",
@@ -319,7 +314,6 @@ def _latents(args: argparse.Namespace) -> None:
 
 
 def add_calibrate(commands: Commands, summary: str) -> None:
-    """Add ``calibrate``."""
     calibrate = _add(
         commands, "calibrate", summary, "calibrate DIR --texts 100 --num-samples 100"
     )

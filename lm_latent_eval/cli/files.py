@@ -16,7 +16,6 @@ from lm_latent_eval.folders import task_path
 
 
 def add_convert(commands: Commands, summary: str) -> None:
-    """Add ``convert``."""
     convert = commands.add_parser("convert", help=summary)
     originals = convert.add_subparsers(required=True, metavar="MODEL")
     kglm = originals.add_parser(
@@ -194,7 +193,6 @@ def _rnng(args: argparse.Namespace) -> None:
 
 
 def add_text(commands: Commands, summary: str) -> None:
-    """Add ``text``."""
     text = commands.add_parser(
         "text",
         help=summary,
@@ -219,7 +217,6 @@ def _text(args: argparse.Namespace) -> None:
 
 
 def add_manifest(commands: Commands, summary: str) -> None:
-    """Add ``manifest``."""
     manifest = commands.add_parser(
         "manifest", help=summary, example="lm-latent-eval manifest DIR"
     )
@@ -238,7 +235,6 @@ def _rewrite(args: argparse.Namespace) -> None:
 
 
 def add_tasks(commands: Commands, summary: str) -> None:
-    """Add ``tasks``."""
     tasks = commands.add_parser(
         "tasks",
         help=summary,

@@ -10,7 +10,6 @@ from lm_latent_eval.cli.arguments import Commands, add_format, read_format, warn
 
 
 def add_explain(commands: Commands, summary: str) -> None:
-    """Add ``explain``."""
     explain = commands.add_parser(
         "explain",
         help=summary,
@@ -29,7 +28,6 @@ def _explain(args: argparse.Namespace) -> None:
 
 
 def add_recompute(commands: Commands, summary: str) -> None:
-    """Add ``recompute``."""
     recompute = commands.add_parser(
         "recompute",
         help=summary,
@@ -78,7 +76,6 @@ _EXPORTS = {
 
 
 def add_export(commands: Commands, summary: str) -> None:
-    """Add ``export``."""
     export = commands.add_parser(
         "export",
         help=summary,

@@ -59,7 +59,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Arguments of ``add_argument`` for some options."""
 _TITLES = {"size": "size", "margin": "task"}
-"""Of groups of options; the others are of ``training``."""
+"""Titles of groups of options, other than ``training``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,20 +67,20 @@ class Trainable:
     """A model that can be trained."""
 
     summary: str
-    """Its line in the list of models."""
+    """Line in the list of models."""
     data: str
     """Description of its training text."""
     reads: str
     """Module and name of the function that reads the data."""
     ending: str
-    """Of such a file, for the example."""
+    """Ending of such a file, for the example."""
     tables: Mapping[str, Any]
     """Options that training takes together: dataclasses, or instances of them whose
     values are the defaults, by the argument's name."""
     arguments: tuple[str, ...] = ("min_count",)
-    """Further ones, of ``_ARGUMENTS``."""
+    """Further options, of ``_ARGUMENTS``."""
     where: str = "models.{name}.training"
-    """The module of its function ``train_NAME``."""
+    """Module of its function ``train_NAME``."""
     dev: bool = True
     """Whether there is development text."""
 
@@ -159,7 +159,6 @@ TRAINABLE = {
 
 
 def add_train(commands: Commands, summary: str) -> None:
-    """Add ``train``."""
     train = commands.add_parser("train", help=summary)
     models = train.add_subparsers(required=True, metavar="MODEL")
     for name, model in TRAINABLE.items():
@@ -242,7 +241,6 @@ def _warn_of_idle(args: argparse.Namespace) -> None:
 
 
 def _opened(argument: str, args: argparse.Namespace) -> tuple[str, Any]:
-    """Return an argument of training: its name there, and what a file is opened as."""
     given = getattr(args, argument)
     if argument == "knowledge":
         from lm_latent_eval.models.kglm.data import Knowledge

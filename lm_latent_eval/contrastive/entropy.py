@@ -204,8 +204,8 @@ class Verdict(StrEnum):
 
 
 SIMILAR = 0.03
-"""By how much of itself a ratio may be lower and still count as similar. The paper
-gives no number; with this one, its readings of its tables 2 and 3 come out."""
+"""Largest relative loss of a ratio that counts as similar. The paper gives no number;
+with this one, its readings of its tables 2 and 3 come out."""
 
 
 def verdict(

@@ -202,7 +202,7 @@ class ContrastiveLevel:
     """Numbers of a model at one level of distortion."""
 
     level: float
-    """Of distortion, as the caller calls it."""
+    """Level of distortion, by the caller's name."""
     entropy: ContrastiveMean
     """Nats per unit."""
     ratio: ContrastiveMean | None
@@ -289,14 +289,14 @@ class Contrast(TypedDict):
     words: int
     """Words of this sentence, for rates per word."""
     clean: float
-    """Of the sentence itself."""
+    """Log-score of the sentence itself."""
     stderr: float
-    """Its Monte Carlo error, nats; ``inf`` where that of the sentence, or of one of its
-    copies, is not known."""
+    """Monte Carlo error of ``clean``, nats; ``inf`` if the error of the sentence or of
+    one of its copies is not known."""
     distorted: list[float]
-    """Of its copies at this level, one a replicate."""
+    """Log-scores of its copies at this level, one a replicate."""
     baseline: list[float]
-    """Of its copies at the level that ratios are over, one a replicate."""
+    """Log-scores of its copies at the baseline of ratios, one a replicate."""
 
 
 def bits_per_word(contrasts: Sequence[Contrast]) -> Rate:

@@ -264,7 +264,7 @@ def colour_limit(cells: pd.DataFrame) -> float:
 
 
 def legend(figure: Figure) -> None:
-    """Name what is drawn below the panels, each label once, in the order drawn."""
+    """Put a legend below the panels, each label once, in the order drawn."""
     from matplotlib.patches import Patch
 
     entries = figures.labelled(figure)

@@ -65,7 +65,7 @@ class Learner(Protocol):
         ...
 
     def settings(self) -> dict[str, Any]:
-        """Return what its numbers depend on, for a JSON file."""
+        """Return the settings that its numbers depend on, for a JSON file."""
         ...
 
 
@@ -175,7 +175,7 @@ def check_whole(corpus: Corpus) -> None:
 
 
 def ids_in(tokenizer: WordTokenizer, words: Mapping[int, str]) -> dict[int, int]:
-    """Return what a checkpoint calls the words of a language, by their tokens."""
+    """Return the ids of a checkpoint for the words of a language, by their tokens."""
     found, others = {}, []
     for token, word in words.items():
         ids = tokenizer(word).ids

@@ -200,14 +200,14 @@ class Measured:
     """Statistics of the errors of one learner."""
 
     settings: dict[str, Any]
-    """What its numbers depend on."""
+    """Settings that its numbers depend on."""
     bound: Bound
     """Side of log p_M on which the numbers lie."""
     curve: ErrorCurve | None
     """Mean error by true log-probability, of sequences of the language; None for ten
     sequences or fewer."""
     tenths: ErrorCurve | None
-    """The same in bins of equal count: ten, or fewer of a hundred sequences or less."""
+    """Mean error in bins of equal count: ten, or fewer of a hundred sequences or less."""
     random: ErrorCurve | None
     """Mean error of random sequences by true log-probability."""
     histogram: JointHistogram | None

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 COLUMNS = ("log_weights", "num_tokens")
 _ERRORS = 5
-"""Of the draws, above which an estimate of more than 1 is no chance."""
+"""Number of the draws' errors from which on an estimate above 1 is no chance."""
 _ROUNDING = 1e-6
 """Nats."""
 

@@ -143,7 +143,6 @@ def surprisal(words: DataFrame) -> Figure:
 
 
 def _looks(name: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return the colour and mark of a model, the same in every chart."""
     if name not in names:
         return INK, MARKS[0]
     place = names.index(name)

@@ -62,7 +62,6 @@ def _run(
     models: Sequence[str],
     better: str | None,
 ) -> Run:
-    """Return a model's scores in one task."""
     settings: dict[str, Any] = {"model": name, "estimator": "exact"}
     answers, rows = list[Answer](), list[dict[str, Any]]()
     about = table.drop(columns=[*models]).to_dict("records")

@@ -297,7 +297,6 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
 
 
 def _how_thought(ours: dict[str, Any], thoughts: dict[str, Any]) -> str:
-    """Describe how a run's thoughts were drawn."""
     shares = ", ".join(
         f"{thoughts.get(f'share_{ending}', 0):.1%} {ending}" for ending in Ending
     )
@@ -344,7 +343,6 @@ def _with_estimator(ours: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bound(ours: dict[str, Any], run: Run | None) -> Bound:
-    """Return the weakest bound of a run's whole texts."""
     if run is not None and run.is_of_texts:
         return Bound.weakest(map(Bound, run.units["bound"].unique()))
     counted = {Bound(name) for name in ours.get("bound_of_log_likelihood", ())}
@@ -384,7 +382,6 @@ def _task(values: dict[str, Any], bound: Bound) -> list[str]:
 
 
 def _number(name: str, value: float, stderr: Any) -> str:
-    """Write a number with the decimals of its error."""
     if isinstance(value, int):
         return f"{value}"
     if name.endswith("_error"):

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESOLUTION = 220
-"""Of the PNG, dots an inch."""
+"""Resolution of the PNG, dots an inch."""
 EMBEDDED = 150
-"""Of what SVG and PDF hold as pixels, dots an inch."""
+"""Resolution of the pixels in SVG and PDF, dots an inch."""
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 """Told apart by the colour-blind, on white and on black."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
@@ -84,7 +84,7 @@ def page(path: Path, *, width: float, height: float) -> Iterator[Figure]:
 
 
 def drawable(text: str) -> str:
-    r"""Write what the font of figures lacks as Python does, ``\u4e2d``: no boxes."""
+    """Escape characters that the font of figures lacks."""
     has = _code_points()
     return "".join(
         c if ord(c) in has else c.encode("ascii", "backslashreplace").decode()
@@ -94,7 +94,6 @@ def drawable(text: str) -> str:
 
 @cache
 def _code_points() -> frozenset[int]:
-    """Return what the font of figures has."""
     from matplotlib import font_manager
 
     font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
@@ -121,7 +120,7 @@ def save(figure: Figure, stem: Path) -> None:
 
 
 def labelled(figure: Figure) -> dict[str, Any]:
-    """Return what is drawn by its label, each label once, in the order drawn."""
+    """Return artists by their label, each label once, in the order drawn."""
     entries: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):

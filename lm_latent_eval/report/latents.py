@@ -45,7 +45,6 @@ svg { font: 14px sans-serif; }
 
 
 def plain(texts: Iterable[BestLatents]) -> str:
-    """Write a text with its latents as lines."""
     lines = []
     for text in texts:
         lines.append(f"{text.index}: {' '.join(text.words)}")

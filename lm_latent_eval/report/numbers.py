@@ -83,8 +83,6 @@ class Number:
 
 @dataclass(frozen=True)
 class Unit:
-    """Unit of a rate."""
-
     name: str
     value: Callable[[float], float]
     """Conversion of nats a unit."""

@@ -127,7 +127,6 @@ def write(
 def _about(
     name: str, runs: Sequence[Sequence[Run]], label: str | None
 ) -> dict[str, str]:
-    """Return a model's name, where its runs are from, and their days and versions."""
     settings = [run.settings for tasks in runs for run in tasks]
     days = {
         _day(datetime.fromtimestamp(float(each["date"]), UTC))
@@ -167,7 +166,7 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], Any]:
 
 
 def _compared(sides: Sides, cluster: str | None) -> tuple[list[Comparison], str]:
-    """Compare sides; return why not, where they do not compare."""
+    """Compare sides, or return the reason why they do not compare."""
     try:
         return (compare(sides, cluster) if len(sides) > 1 else []), ""
     except ValueError as err:
@@ -196,7 +195,6 @@ def _task(
 
 
 def _verdicts(task: str, compared: Sequence[Comparison], points: float | None) -> Part:
-    """Return the first screen of a task: verdicts, confidence and chart."""
     ranks = rank(compared)
     drawn = []
     if compared:
@@ -253,7 +251,7 @@ def _band(each: Comparison) -> charts.Band:
 
 
 def _gap(each: Comparison) -> dict[str, Any]:
-    """Return where a difference is: the texts that have most of it."""
+    """Return the texts that make up most of a difference."""
     total = math.fsum(each.parts["bits"])
     return {
         "pair": each.pair,
@@ -277,7 +275,6 @@ def _named(name: str, text: str) -> str:
 
 
 def _model(side: Side, others: Sequence[Side]) -> dict[str, Any]:
-    """Return a row of the table of models, by column."""
     [run] = side.runs
     what = described(side, others) + ("" if run.finished else ", not finished")
     row: dict[str, Any] = {"model": side.name}
@@ -310,7 +307,6 @@ def _model(side: Side, others: Sequence[Side]) -> dict[str, Any]:
 
 
 def _charts(runs: dict[str, Run]) -> Iterator[dict[str, Any]]:
-    """Yield the charts of texts, each with a title and what its marks are."""
     yield {
         "title": "Models",
         "drawn": charts.intervals(

@@ -199,7 +199,7 @@ def _of_log(
 
 
 def _chosen(run: Run, documents: int) -> Run:
-    """Say which of a task's documents ``--samples`` chose, which a log shows alone."""
+    """Add the documents that ``--samples`` chose, which a log shows alone."""
     arguments = run.settings["run"]
     chosen = sorted({answer.index for answer in run.answers})
     if not 0 < len(chosen) < documents or arguments.get("limit") is not None:
@@ -244,7 +244,6 @@ def _about(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _foreign(config: dict[str, Any]) -> dict[str, Any]:
-    """Describe a model that is not ours."""
     by_words = config["model"] == "kenlm"
     digest = config.get("model_sha") or config.get("checkpoint_digest")
     if not digest:  # lm-eval records no commit

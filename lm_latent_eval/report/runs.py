@@ -31,7 +31,7 @@ from lm_latent_eval.values import parse
 
 @contextmanager
 def _naming(place: str) -> Iterator[None]:
-    """Name the file and line of what another program wrote otherwise."""
+    """Add the file and line to errors of another program's content."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, ValueError) as err:
@@ -104,7 +104,6 @@ def _read_archive(path: Path, content: Any, metric: str | None) -> list[Run]:
 
 
 def _rows(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return rows of units by the identity of their result."""
     results: dict[str, list[dict[str, Any]]] = {}
     repeats = Counter[tuple[str, str]]()
     for number, line in numbered_lines(path):

@@ -68,7 +68,6 @@ def read_scores(path: Path, metric: str) -> list[dict[str, Any]]:
 
 
 def read_fields(path: Path) -> Fields:
-    """Read the fields of the data set in each document of a sample log."""
     return _by_document(path, _fields)
 
 
@@ -100,7 +99,6 @@ def _by_document(path: Path, make: Callable[[Sample], T]) -> dict[int, T]:
 
 
 def _answers(sample: Sample) -> Iterator[Answer]:
-    """Yield the answers to a document's options."""
     asked, given = sample.get("arguments"), sample.get("resps")
     if not isinstance(asked, dict) or not asked:
         raise ValueError(f"arguments: expected an object, not {asked!a:.40}")

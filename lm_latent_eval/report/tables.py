@@ -230,7 +230,6 @@ def aligned_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _is_numeric(column: pd.Series) -> bool:
-    """Whether a column has numbers and no words."""
     cells = [*map(str, column.dropna())]
     return bool(cells) and all(map(_NUMBER.fullmatch, cells))
 

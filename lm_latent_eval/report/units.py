@@ -84,12 +84,10 @@ class Run:
 
     @property
     def is_of_texts(self) -> bool:
-        """Whether units are texts with likelihoods, not questions."""
         return self.metric == LOG_LIKELIHOOD
 
     @property
     def texts_digest(self) -> str:
-        """Digest of all texts or questions, in their order."""
         if self.answers:
             return digest("\n".join(answer.text for answer in self.answers))
         return digest("\n".join(self.units["unit"] + " " + self.units["digest"]))

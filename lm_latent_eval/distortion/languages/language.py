@@ -49,7 +49,7 @@ BEGIN_ID, END_ID, FIRST_WORD = 0, 1, 2
 LANGUAGE_FILE = "language.json"
 """Beside what was drawn: the language itself, or where it is."""
 TOLERANCE = 1e-6
-"""How far from one the probabilities in a file may total: they are written rounded."""
+"""Largest error of the total of probabilities in a file, which are rounded."""
 
 
 def checked_words(words: Any) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ class Language(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """How many ids there are, begin and end included."""
+        """Number of ids, begin and end included."""
 
     @abstractmethod
     def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
@@ -211,11 +211,11 @@ class Language(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Return what its numbers depend on, for a JSON file."""
+        """Return the settings that its numbers depend on, for a JSON file."""
 
     @abstractmethod
     def save(self, directory: Path) -> None:
-        """Write what decodes its ids and, if it is small, the language itself."""
+        """Write the tokenizer and, if it is small, the language itself."""
 
 
 def sequence_key(seed: int, index: int) -> int:

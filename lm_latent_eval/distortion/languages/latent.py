@@ -45,12 +45,13 @@ from lm_latent_eval.options import whole
 from lm_latent_eval.text.words import END, PADDING, START
 
 MOST_WORDS = 10
-"""Of a sequence that has more than one latent: with a word more, an RNNG has nearly
-four times as many trees to sum over."""
+"""Largest number of words of a sequence with several latents: with a word more, an RNNG
+has nearly four times as many trees to sum over."""
 _SEQUENCES = 256
-"""Drawn or scored together by default; moves no number."""
+"""Default number of sequences drawn or scored together; moves no number."""
 _LATENTS_AT_ONCE = 1 << 14
-"""Summed over together, at most (but for one sequence's); moves no number."""
+"""Largest number of latents summed together, except of one sequence; moves no number.
+"""
 
 
 class LatentLanguage(Language):

@@ -72,15 +72,15 @@ class ProductivityCurve:
     """
 
     sample_sizes: tuple[int, ...]
-    """N, each of the first N events."""
+    """Sizes N of the samples, each the first N events."""
     productivity: tuple[float, ...]
-    """N_1 / N."""
+    """Productivity N_1 / N."""
     num_types: tuple[int, ...]
     """Distinct events."""
     num_hapax: tuple[int, ...]
-    """N_1, events that occurred once."""
+    """Number N_1 of events that occurred once."""
     stderr: tuple[float, ...]
-    """Of each productivity by itself; values of one sample go together."""
+    """Standard error of each productivity; values of one sample are dependent."""
 
     @classmethod
     def of(cls, events: Iterable[Hashable]) -> Self:

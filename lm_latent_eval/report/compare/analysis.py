@@ -29,7 +29,6 @@ class Ranking:
 
 
 def by_task(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
-    """Return comparisons by their task."""
     tasks: dict[str, list[Comparison]] = {}
     for each in comparisons:
         tasks.setdefault(each.task, []).append(each)
@@ -151,7 +150,6 @@ def power(compared: Comparison, points: float) -> Power:
     }
 
     def number_of(variance: float, missed: float) -> Needed | None:
-        """Count texts, by clusters where they are in some."""
         spread = math.sqrt(max(variance, 0.0) * d.num_independent)
         runs = d.runs_stderr, d.runs_degrees
         number = needed(size, spread, d.num_independent, runs=runs, missed=missed)
@@ -202,7 +200,6 @@ def power(compared: Comparison, points: float) -> Power:
 
 
 def _amount(compared: Comparison, size: float, digits: str) -> str:
-    """Write a difference."""
     if not compared.is_share:
         of = "" if compared.is_of_texts else "of "
         return f"{size:{digits}} {of}{compared.metric}"

@@ -32,7 +32,6 @@ class Measure:
 
     @property
     def means(self) -> tuple[float, float]:
-        """Rates of both sides, means over their runs."""
         a, b = self.rates
         return a.mean().item(), b.mean().item()
 
@@ -77,42 +76,37 @@ class Comparison:
 
     @property
     def decided(self) -> bool:
-        """Whether one side is the better one."""
         return self.better is not None
 
     @property
     def is_of_texts(self) -> bool:
-        """Whether texts are compared, not questions."""
         return self.sides[0].runs[0].is_of_texts
 
     @property
     def metric(self) -> str:
-        """Name of the measure that decides."""
+        """Measure that decides."""
         return next(iter(self.measures))
 
     @property
     def difference(self) -> PairedDifference:
-        """Difference in the measure that decides."""
         return self.measures[self.metric].difference
 
     @property
     def scores(self) -> tuple[float, float]:
-        """Rates of both sides in the measure that decides."""
         return self.measures[self.metric].means
 
     @property
     def p_value(self) -> float:
-        """P-value of the difference, alone."""
+        """P-value of this comparison alone."""
         return (self.accuracy or self.difference).p_value
 
     @property
     def p(self) -> float:
-        """P-value, corrected where there are several comparisons in this task."""
+        """P-value, corrected for the other comparisons in this task."""
         return self.p_value if self.adjusted is None else self.adjusted
 
     @property
     def stderr(self) -> float:
-        """Standard error of the difference."""
         return (self.accuracy or self.difference).stderr
 
     @property
@@ -121,7 +115,7 @@ class Comparison:
         return self.interval_in(self.metric)
 
     def interval_in(self, name: str) -> tuple[float, float]:
-        """Return the interval in a measure, cut to what is possible."""
+        """Return the interval in a measure, cut to possible values."""
         measure = self.measures[name]
         test = (name == self.metric and self.accuracy) or measure.difference
         low, high = test.interval_at(1 - self.level)
@@ -138,7 +132,6 @@ class Comparison:
 
     @property
     def units(self) -> str:
-        """Name of the units: "texts" or "questions"."""
         return "texts" if self.is_of_texts else "questions"
 
     @property
@@ -150,10 +143,8 @@ class Comparison:
 
     @property
     def pair(self) -> str:
-        """Name of the difference: that of the first side and the second's."""
         return " - ".join(side.name for side in self.sides)
 
     def at(self, level: float) -> Self:
-        """Decide at a level."""
         better, verdict = self.decide(self, level)
         return replace(self, level=level, better=better, verdict=verdict)

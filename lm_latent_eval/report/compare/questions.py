@@ -114,7 +114,6 @@ def _notes(sides: tuple[Side, Side], ties: list[int]) -> Iterator[str]:
 
 
 def _repeats(answers: pd.DataFrame) -> float:
-    """Return the part of the error of the mean that repeats cause."""
     scores = answers.groupby("unit", sort=False)["score"]
     return repeat_stderr([each.to_numpy(float) for _, each in scores])
 

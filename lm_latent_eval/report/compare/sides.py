@@ -40,7 +40,6 @@ DELTA = 0.05
 
 
 def bits(nats: float) -> float:
-    """Return nats in bits."""
     return nats / math.log(2)
 
 
@@ -84,7 +83,6 @@ class Side:
     runs: Sequence[Run]
 
     def __post_init__(self) -> None:
-        """Refuse runs that differ in their texts, and scores that do not compare."""
         first, *others = self.runs
         twice = self.units.duplicated(["run", "unit", "repeat"])
         if twice.any():
@@ -115,17 +113,14 @@ class Side:
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """Settings of each run."""
         return [run.settings for run in self.runs]
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether a smaller score is better."""
         return self.runs[0].lower_is_better
 
     @property
     def finished(self) -> bool:
-        """Whether every run is finished."""
         return all(run.finished for run in self.runs)
 
     def column(self, name: str, texts: Sequence[str]) -> NDArray[np.float64]:
@@ -142,12 +137,10 @@ class Side:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether some words were not scored at all."""
         return any(answer.left_out for run in self.runs for answer in run.answers)
 
     @property
     def bound(self) -> Bound:
-        """Weakest bound of its texts."""
         return Bound.weakest(map(Bound, self.units["bound"].unique()))
 
     @property

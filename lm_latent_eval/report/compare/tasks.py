@@ -58,7 +58,7 @@ def compare(sides: Mapping[str, Runs], cluster: str | None = None) -> list[Compa
 def _comparisons(
     name_a: str, a: Runs, name_b: str, b: Runs, cluster: str | None
 ) -> Iterator[Callable[[], Comparison]]:
-    """Yield what compares two sides in a task, or in a group of them."""
+    """Yield the comparisons of two sides in each task and each group of tasks."""
     of_a, of_b = _tasks(a), _tasks(b)
     if len(of_a) == len(of_b) == 1:  # files of estimates name no task
         of_b = dict(zip(of_a, of_b.values(), strict=True))

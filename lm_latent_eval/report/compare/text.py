@@ -233,7 +233,6 @@ def _lines_of(each: Comparison) -> list[str]:
 
 
 def _rate(each: Comparison, measure: Measure, n: int) -> str:
-    """Write the rate of a side, of texts with its spread over runs."""
     if not each.is_of_texts:
         return _score(each, measure.means[n])
     runs, rate = measure.rates[n], shown(measure.means[n], measure.difference.stderr)
@@ -268,7 +267,7 @@ MOST = 5
 
 
 def texts_of(compared: Comparison) -> pd.DataFrame:
-    """Return the texts with most of the difference, on either side."""
+    """Return the texts that make up most of the difference, on either side."""
     ordered = _by_size(compared.parts)
     less = ordered["bits"] < 0
     return _by_size(pd.concat([ordered[less].head(MOST), ordered[~less].head(MOST)]))
@@ -279,7 +278,6 @@ def _by_size(parts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line_of_gap(compared: Comparison) -> list[str]:
-    """Say in a line where the difference is."""
     every = compared.parts["bits"]
     total = math.fsum(every)
     same = _by_size(compared.parts[every * total > 0])
@@ -295,12 +293,10 @@ def _line_of_gap(compared: Comparison) -> list[str]:
 
 
 def better_of(each: Comparison) -> str:
-    """Say in a word which side is better."""
     return each.better or ("equal" if each.is_equal else "undecided")
 
 
 def difference_of(each: Comparison) -> str:
-    """Write a difference with its error."""
     value = each.difference.value
     if not each.is_share:
         return with_error(value, each.stderr, "+")
@@ -308,7 +304,7 @@ def difference_of(each: Comparison) -> str:
 
 
 def span(each: Comparison, measure: str | None = None) -> str:
-    """Write where a difference lies, in the measure that decides or another one."""
+    """Write the interval of a difference, in the measure that decides or another."""
     name = measure or each.metric
     ends = each.interval_in(name)
     if any(map(math.isinf, ends)):

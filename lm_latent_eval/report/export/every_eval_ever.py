@@ -36,7 +36,7 @@ AVAILABILITIES = ("open_weights", "closed_weights", "unknown")
 
 @dataclass(frozen=True)
 class Evaluator:
-    """The evaluator, which results do not name."""
+    """Evaluator of a model."""
 
     model_id: str
     """Name on the hub: developer/model."""
@@ -58,7 +58,6 @@ class Evaluator:
 
 
 def _is_name(text: str) -> bool:
-    """Whether a text is the name of one folder."""
     return text not in ("", ".", "..") and not {*text} & {*"/\\:\0"}
 
 
@@ -167,7 +166,6 @@ def _result(statement: Statement, name: str) -> dict[str, Any]:
 
 
 def _uncertainty(statement: Statement, name: str, least: float) -> dict[str, Any]:
-    """Return a number's error and interval, where they are known."""
     uncertainty: dict[str, Any] = {"num_samples": statement.num_units}
     if (error := statement.numbers[name].stderr) is not None:
         over_texts = "over texts (ratio of sums), draws included"

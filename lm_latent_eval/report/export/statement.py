@@ -114,7 +114,6 @@ class Statement:
 
     @property
     def num_units(self) -> int:
-        """Number of texts or questions that the numbers are of."""
         return len(self.documents) or self.run.units["unit"].nunique()
 
     @property
@@ -128,7 +127,6 @@ class Statement:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that the numbers depend on."""
         return stated(self.run.settings)
 
     def certified(self, metric: str) -> float | None:
@@ -155,7 +153,6 @@ class Statement:
 
     @property
     def note(self) -> str:
-        """One line on how the numbers were made."""
         how = ", ".join(f"{name}={value}" for name, value in self.settings.items())
         bound = self.bound_of(next(iter(self.numbers)))
         checkpoint = self.run.settings["checkpoint"]
@@ -272,7 +269,7 @@ def _quoted(text: Any) -> str:
 
 
 def section(run: Run) -> str:
-    """Return how to make the numbers of a run again, as Markdown."""
+    """Return the command that repeats a run, as Markdown."""
     line = command(run.task, run.settings)
     # What HTML or a fence could end stands in the text instead, escaped.
     shown = f"  {markdown(line)}" if {*line} & {*"<`"} else f"  ```\n  {line}\n  ```"
