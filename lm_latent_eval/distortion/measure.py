@@ -207,7 +207,7 @@ class Measured:
     """Mean error by true log-probability, of sequences of the language; None for ten
     sequences or fewer."""
     tenths: ErrorCurve | None
-    """Mean error in bins of equal count: ten, or fewer of a hundred sequences or less."""
+    """Mean error in bins of equal count: ten, or fewer of few sequences."""
     random: ErrorCurve | None
     """Mean error of random sequences by true log-probability."""
     histogram: JointHistogram | None
