@@ -102,10 +102,10 @@ def _follows(session: Session, rng: np.random.Generator) -> Finding:
         sides = [*zip(whole, after, strict=True)]
         implied = [difference(*side) for side in sides]
         refused = next((r.lacking for r in (*whole, *after) if r.lacking), refused)
-        known = [n for n, value in enumerate(implied) if not math.isnan(value)]
-        compared += len(known)
-        for n in known[1:]:
-            first, value = known[0], implied[n]
+        usable = [n for n, value in enumerate(implied) if not math.isnan(value)]
+        compared += len(usable)
+        for n in usable[1:]:
+            first, value = usable[0], implied[n]
             slack = session.slack(
                 *sides[n], *sides[first], comparisons=session.plan.contexts * len(sides)
             )
@@ -403,10 +403,10 @@ def _around_edge(session: Session, length: int) -> Iterator[tuple[str, list[str]
         return
 
 
-def _cut(text: str, cuts: Sequence[int], number: int) -> list[Pair]:
+def _cut(text: str, cuts: Sequence[int], num_parts: int) -> list[Pair]:
     """Cut a text into parts of about one length, each after those before it."""
-    some = sorted({cuts[n * len(cuts) // number] for n in range(1, number)})
-    ends = [0, *some, len(text)]
+    chosen = sorted({cuts[n * len(cuts) // num_parts] for n in range(1, num_parts)})
+    ends = [0, *chosen, len(text)]
     return [(text[:a], text[a:b]) for a, b in pairwise(ends) if a < b]
 
 

@@ -157,18 +157,20 @@ class DrawnSet:
             left = 1 - self._seen_rate
             if left < 1e-9:
                 break
-            place = self._unseen(rng)
-            drawn.append((place, float(self._rates[place]) / left))
-            self._seen.add(place)
-            self._seen_rate += float(self._rates[place])
+            index = self._unseen(rng)
+            drawn.append((index, float(self._rates[index]) / left))
+            self._seen.add(index)
+            self._seen_rate += float(self._rates[index])
         return drawn
 
     def _unseen(self, rng: np.random.Generator) -> int:
         while True:
-            found = np.searchsorted(self._ends, rng.random() * self._ends[-1], "right")
-            place = min(int(found), len(self._rates) - 1)
-            if place not in self._seen:
-                return place
+            position = np.searchsorted(
+                self._ends, rng.random() * self._ends[-1], "right"
+            )
+            index = min(int(position), len(self._rates) - 1)
+            if index not in self._seen:
+                return index
 
     def ratio(self, p: float, rate: float) -> float:
         """Take in the p of an option, in the order drawn; return X."""
@@ -270,18 +272,18 @@ def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
     if bad:
         return fails(LISTS, "an answer is NaN", request=request(*bad[0]))
     every = [(*_total(session, asked), asked) for asked in lists if asked]
-    found = [one for one in every if math.isfinite(one[1])]
-    if not found:
+    finite = [one for one in every if math.isfinite(one[1])]
+    if not finite:
         return undetermined(LISTS, ERROR_UNKNOWN)
-    total, error, asked = max(found, key=lambda one: one[0] - one[1])
-    number = sum(len(one[2]) for one in found)
+    total, error, asked = max(finite, key=lambda one: one[0] - one[1])
+    number = sum(len(one[2]) for one in finite)
     if total <= 1 + error:
-        most = max(one[0] for one in found)
+        most = max(one[0] for one in finite)
         detail = (
-            f"at most {most:.4g}, over {number / len(found):.0f} options after each of "
-            f"{len(found)} contexts"
+            f"at most {most:.4g}, over {number / len(finite):.0f} options after each "
+            f"of {len(finite)} contexts"
         )
-        smallest = min((1 + one[1]) / one[0] if one[0] else math.inf for one in found)
+        smallest = min((1 + one[1]) / one[0] if one[0] else math.inf for one in finite)
         return as_far_as(LISTS, detail, smallest)
     detail = f"{len(asked)} options after {asked[0][0][0][-40:]!r} total {total:.6g}"
     options = [pair[1] for pair, _ in asked]
@@ -316,7 +318,7 @@ def _large(
         return undetermined(LARGE, "no list was answered")
     if 0 < len(session.options) <= session.plan.width:
         return holds(LARGE, "the list given is no larger")
-    wealth, worst, known = Wealth(), ("", 0.0, ""), False
+    wealth, worst, is_limited = Wealth(), ("", 0.0, ""), False
     share = math.ceil(session.plan.draws / len(usable))
     for asked in usable:
         context = asked[0][0][0]
@@ -331,14 +333,14 @@ def _large(
             for (_, rate), (pair, reply) in zip(drawn, replies, strict=True):
                 # Less by rounding and printed errors: only more than those is reported.
                 slack = _slack(session, reply, share)
-                known = known or math.isfinite(slack)
+                is_limited = is_limited or math.isfinite(slack)
                 sure = reply.p * math.exp(-slack)
                 ratio = drawn_set.ratio(sure, rate)
                 wealth.bet(ratio)
                 if ratio > worst[1]:
                     worst = (context, ratio, pair[1])
             done += len(drawn)
-    if not known:
+    if not is_limited:
         return undetermined(LARGE, ERROR_UNKNOWN)
     if not wealth.exceeds(session.level / 2):
         return as_far_as(
@@ -369,10 +371,12 @@ def _candidates(session: Session, asked: Asked) -> tuple[list[str], list[float]]
     if len(session.options) > session.plan.width and not session.complete:
         every = [*session.options]
         return every, [1 / (1 + rank) for rank in range(len(every))]
-    known = [(pair[1], reply.p) for pair, reply in asked if not math.isnan(reply.log_p)]
-    most = max(p for _, p in known) or 1.0
-    rates = [p / most + 1e-6 for _, p in known]
-    firsts = [option for option, _ in known]
+    scored = [
+        (pair[1], reply.p) for pair, reply in asked if not math.isnan(reply.log_p)
+    ]
+    most = max(p for _, p in scored) or 1.0
+    rates = [p / most + 1e-6 for _, p in scored]
+    firsts = [option for option, _ in scored]
     # After nothing the first word has no space before it, the second one has.
     seconds = firsts if context or session.options else [f" {o}" for o in firsts]
     every = [a + b for a, b in product(firsts, seconds)]

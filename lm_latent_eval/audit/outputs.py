@@ -90,7 +90,7 @@ def _variants(text: str) -> dict[str, tuple[str, str]]:
     cuts = word_ends(text)
     cut = cuts[len(cuts) // 2] if cuts else len(text)
     accented = f"{text[:cut]} caf\u00e9{text[cut:]}"
-    found = {
+    variants = {
         "white space": (text, f"{text[:cut]} {text[cut:]}"),
         "line ends": (f"{text[:cut]} a{text[cut:]}", f"{text[:cut]}\na{text[cut:]}"),
         "casing": (text, text.swapcase()),
@@ -101,14 +101,14 @@ def _variants(text: str) -> dict[str, tuple[str, str]]:
         "composed characters": (accented, unicodedata.normalize("NFD", accented)),
         "spaces at the end": (text, f"{text} "),
     }
-    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+    return {name: pair for name, pair in variants.items() if pair[0] != pair[1]}
 
 
 def _charged(session: Session) -> Finding:
     text = session.texts[0]
     variants = _variants(text)
-    asked = [string for pair in variants.values() for string in pair]
-    replies = session.ask.score_texts(asked)
+    strings = [string for pair in variants.values() for string in pair]
+    replies = session.ask.score_texts(strings)
     free = {
         name: pair
         for n, (name, pair) in enumerate(variants.items())
@@ -278,17 +278,17 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
     if session.kind is Kind.ANSWERS:
         return undetermined(SAMPLES, "what is written before an answer is not scored")
     places = session.places(SAMPLED, rng) or [(session.texts[0], "")]
-    found = []
+    contexts = []
     for context, rest in places:
         one = _compared(session, context, rest, rng)
         if isinstance(one, Finding):
             return one
-        found.append(one)
+        contexts.append(one)
     # Half of the part's level is that of greedy answers.
-    tests = 2 * sum(len(one.sizes) + len(one.p) for one in found)
+    tests = 2 * sum(len(one.sizes) + len(one.p) for one in contexts)
     level = session.level / tests
     factor, temperature = math.inf, 0.0
-    for one in found:
+    for one in contexts:
         most, totals = one.most(level), one.totals()
         if (totals > most).any():
             k = int((totals / most).argmax())
@@ -307,9 +307,9 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
         factor = min(factor, float((most / np.maximum(totals, 1e-300)).min()))
         seen = (t for t in TEMPERATURES if (one.totals(t) > most).any())
         temperature = max(temperature, next(seen, 0.0))
-    number = sum(one.number for one in found)
-    options = sum(len(one.p) for one in found)
-    detail = f"{number} samples, {options} options of {len(found)} contexts"
+    number = sum(one.number for one in contexts)
+    options = sum(len(one.p) for one in contexts)
+    detail = f"{number} samples, {options} options of {len(contexts)} contexts"
     sees = f"p times {factor:.3g}"
     sees += f", a temperature of {temperature:g}" if temperature else ""
     if factor > PROMISED_TOTAL or temperature < PROMISED_TEMPERATURE:

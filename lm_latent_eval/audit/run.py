@@ -236,21 +236,21 @@ def _part(audit: Audit, findings: Sequence[Finding]) -> Iterator[str]:
     What fails has lines of its own.
     """
     part = f"{findings[0].item.part:<14}"
-    number = Counter(one.verdict for one in findings)
+    counts = Counter(one.verdict for one in findings)
     alarms = [one for one in findings if one.is_alarm(audit.kind)]
-    named = number[Verdict.FAILS] - len(alarms)
-    said = [f"{number[Verdict.HOLDS]} hold"] if number[Verdict.HOLDS] else []
-    said += [f"{named} fail as {audit.kind.value} may"] if named else []
-    said += (
-        [f"{number[Verdict.UNDETERMINED]} undetermined"]
-        if number[Verdict.UNDETERMINED]
+    named = counts[Verdict.FAILS] - len(alarms)
+    words = [f"{counts[Verdict.HOLDS]} hold"] if counts[Verdict.HOLDS] else []
+    words += [f"{named} fail as {audit.kind.value} may"] if named else []
+    words += (
+        [f"{counts[Verdict.UNDETERMINED]} undetermined"]
+        if counts[Verdict.UNDETERMINED]
         else []
     )
     seen: dict[str, str] = {}
     for one in findings:
         if one.sees and one not in alarms:  # the first of its kind says it for all
             seen.setdefault(one.sees[:9], one.sees)
-    shown = f"{part}{'FAILS; ' if alarms else ''}{', '.join(said)}"
+    shown = f"{part}{'FAILS; ' if alarms else ''}{', '.join(words)}"
     if seen:
         shown += f". Sees {'; '.join(seen.values())}"
     yield from textwrap.wrap(shown, WIDTH, subsequent_indent=" " * 14)[:2]
@@ -266,9 +266,9 @@ def _verdict(audit: Audit) -> str:
     if audit.failed:
         items = "; ".join(one.item.title for one in audit.alarms)
         return f"FAILS: not a likelihood of {audit.kind.value}: {items}"
-    number = Counter(one.verdict for one in audit.findings)
+    counts = Counter(one.verdict for one in audit.findings)
     return (
-        f"holds: {number[Verdict.HOLDS]} items hold, {number[Verdict.FAILS]} fail as "
-        f"{audit.kind.value} may, {number[Verdict.UNDETERMINED]} are undetermined; a "
+        f"holds: {counts[Verdict.HOLDS]} items hold, {counts[Verdict.FAILS]} fail as "
+        f"{audit.kind.value} may, {counts[Verdict.UNDETERMINED]} are undetermined; a "
         "clean scorer fails in 5 % of audits at most"
     )

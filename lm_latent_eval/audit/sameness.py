@@ -43,8 +43,8 @@ class Requests:
         """Pairs of cuts of one text, each in two places."""
         for context, rest in self.pairs:
             if cuts := session.cuts(rest):
-                there = (context + rest[: cuts[0]], rest[cuts[0] :])
-                self.cut.append(((context, rest), there))
+                second = (context + rest[: cuts[0]], rest[cuts[0] :])
+                self.cut.append(((context, rest), second))
         self.order = [int(n) for n in rng.permutation(len(self.pairs))]
         long = max(session.texts, key=len)
         self.long: Pair = (long, f" {long}" if session.spaced else long)
@@ -138,15 +138,15 @@ def _cut(session: Session, requests: Requests) -> Finding:
 def _batches(
     session: Session, requests: Requests, compare: Callable[..., Finding]
 ) -> Finding:
-    found = {}
+    batches = {}
     for size in SIZES:
         try:
             other = session.ask.over(session.ask.backend.reopened(batch_size=size))
         except Exception as err:  # of code that is not ours
             why = f"it cannot be opened with batch_size={size}: {one_line(err)}"
             return undetermined(BATCHES, why)
-        found[f"with batch_size={size}"] = requests.asked(other)
-    return compare(BATCHES, found)
+        batches[f"with batch_size={size}"] = requests.asked(other)
+    return compare(BATCHES, batches)
 
 
 def _cached(

@@ -100,12 +100,12 @@ def half_precision(scores: Iterable[float]) -> str | None:
         >>> half_precision([-9.5, -2.25, -38.75, -0.1]) is None
         True
     """
-    found = {score for score in scores if score and math.isfinite(score)}
-    if len(found) < LEAST_SCORES:
+    finite = {score for score in scores if score and math.isfinite(score)}
+    if len(finite) < LEAST_SCORES:
         return None
     for name, epsilon in EPSILON.items():
         # A number of b bits is a whole number of units in its last place.
-        if all((math.frexp(s)[0] * 2 / epsilon).is_integer() for s in found):
+        if all((math.frexp(s)[0] * 2 / epsilon).is_integer() for s in finite):
             return name
     return None
 
@@ -204,10 +204,10 @@ class Requester:
 
     def _remember(self, asked: Sequence[object], replies: Sequence[Reply]) -> None:
         for one, reply in zip(asked, replies, strict=True):
-            known = self.likeliest
+            likeliest = self.likeliest
             if reply.lacking or math.isnan(reply.log_p):
                 continue
-            if known is None or reply.log_p > known[1].log_p:
+            if likeliest is None or reply.log_p > likeliest[1].log_p:
                 self.likeliest = one, reply
 
     def _count(self, number: int) -> None:
@@ -456,13 +456,13 @@ class Session:
         that is a context.
         """
         splittable = [text for text in self.texts if self.cuts(text)]
-        found = []
+        pairs = []
         for _ in range(number if splittable else 0):
             text = splittable[int(rng.integers(len(splittable)))]
             cuts = self.cuts(text)
             cut = cuts[int(rng.integers(len(cuts)))]
-            found.append((text[:cut], text[cut:]))
-        return found
+            pairs.append((text[:cut], text[cut:]))
+        return pairs
 
     @cached_property
     def words(self) -> list[str]:
@@ -471,12 +471,12 @@ class Session:
         They have no marks around them.
         """
         texts = self.texts if self.spaced else map(" ".join, self.texts)
-        found = Counter(
+        counts = Counter(
             word.strip(string.punctuation) or word
             for text in texts
             for word in text.split()
         )
-        return [word for word, _ in found.most_common()]
+        return [word for word, _ in counts.most_common()]
 
     def after(self, context: str) -> list[str]:
         """Return words as they follow a context."""

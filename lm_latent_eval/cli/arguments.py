@@ -108,12 +108,12 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown arguments, and name the option that is most like them."""
-        found, left = super().parse_known_args(args, namespace)
+        parsed, left = super().parse_known_args(args, namespace)
         if left:
             like = get_close_matches(left[0], self._option_string_actions, n=1)
             meant = f" (did you mean {like[0]}?)" if like else ""
             self.error(f"unrecognized arguments: {' '.join(left)}{meant}")
-        return found, left
+        return parsed, left
 
 
 def output_folder(name: str) -> Path:
@@ -237,8 +237,8 @@ def _add(
     parser: Arguments, row: Option, rows: Sequence[Option], **more: Any
 ) -> argparse.Action:
     metavar = _METAVARS.get(row.kind, "NAME")
-    said = _help(row, rows)
-    return parser.add_argument(_flag(row.name), metavar=metavar, help=said, **more)
+    text = _help(row, rows)
+    return parser.add_argument(_flag(row.name), metavar=metavar, help=text, **more)
 
 
 def _flag(name: str) -> str:
@@ -249,8 +249,8 @@ def _help(row: Option, rows: Sequence[Option]) -> str:
     """Return an option's help in the style of argparse: no sentence, names as flags."""
     names = {each.name for each in rows}
 
-    def spelled(found: re.Match[str]) -> str:
-        return _flag(found[1]) if found[1] in names else found[1]
+    def spelled(name: re.Match[str]) -> str:
+        return _flag(name[1]) if name[1] in names else name[1]
 
     default = row.default if row.unset is None else row.unset
     text = f"{row.sentences.rstrip('.')} (default: {default})"

@@ -132,7 +132,7 @@ def _audit(args: argparse.Namespace) -> int:
     heard = sys.stderr
     try:
         with harness.quiet():
-            found = audit(
+            findings = audit(
                 session,
                 model=f"{args.model} {args.model_args}".rstrip(),
                 command=_command(args),
@@ -143,10 +143,10 @@ def _audit(args: argparse.Namespace) -> int:
         stop.add_note("nothing is kept: an audit begins anew")
         raise
     if args.json:
-        print(json.dumps(plain(found.as_dict()), indent=2, ensure_ascii=False))
+        print(json.dumps(plain(findings.as_dict()), indent=2, ensure_ascii=False))
     else:
-        print(page(found))
-    return int(found.failed)
+        print(page(findings))
+    return int(findings.failed)
 
 
 def _options(path: Path) -> list[str]:
@@ -155,7 +155,7 @@ def _options(path: Path) -> list[str]:
     Raises:
         ValueError: If a line in quotes is no string of JSON, or there are fewer than 2.
     """
-    found = []
+    options = []
     for number, line in numbered_lines(path):
         if line.startswith('"'):
             try:
@@ -165,10 +165,10 @@ def _options(path: Path) -> list[str]:
                     f"{path}, line {number}: {line[:30]} begins with a quote and is no "
                     "string of JSON"
                 ) from err
-        found.append(line)
-    if len({*found}) < 2:
+        options.append(line)
+    if len({*options}) < 2:
         raise ValueError(f"{path}: expected two continuations or more, one a line")
-    return found
+    return options
 
 
 def _texts(path: Path) -> list[str]:

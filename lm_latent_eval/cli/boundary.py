@@ -48,9 +48,9 @@ def guarded(run: Callable[[], int]) -> int:
     except Exception as err:
         if isinstance(err, BrokenPipeError) and _has_no_reader():
             return NO_READER
-        if (said := _message(err)) is None:
+        if (message := _message(err)) is None:
             raise
-        print(f"lm-latent-eval: {said}", file=sys.stderr)
+        print(f"lm-latent-eval: {message}", file=sys.stderr)
         with suppress(OSError):
             _flush()
         return 2

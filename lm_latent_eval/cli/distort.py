@@ -187,7 +187,7 @@ def _measure(args: argparse.Namespace) -> None:
         "seed": args.seed,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    scores, found = {}, {}
+    scores, measured = {}, {}
     for name, path in paths.items():
         how = options if name in latent else {}
         learner = load_learner(
@@ -200,20 +200,20 @@ def _measure(args: argparse.Namespace) -> None:
             altered=altered,
             quiet=False,
         )
-        found[name] = measure.Measured.of(learner, scores[name], args.num_bins)
-    measure.write(args.output, scores, found)
-    draw_page(args.output / "figures", found)
-    print(measure.shown(measure.table(found)))
+        measured[name] = measure.Measured.of(learner, scores[name], args.num_bins)
+    measure.write(args.output, scores, measured)
+    draw_page(args.output / "figures", measured)
+    print(measure.shown(measure.table(measured)))
     print(f"wrote {args.output}")
 
 
 def _named(given: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for each in given:
         name, equals, path = each.partition("=")
         if not (name and equals and path):
             raise ValueError(f"{each!r}: expected NAME=MODEL")
-        if name in found:
+        if name in paths:
             raise ValueError(f"{name} names two models")
-        found[name] = path
-    return found
+        paths[name] = path
+    return paths

@@ -97,7 +97,7 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
     Raises:
         ValueError: If one has no name, or is given twice.
     """
-    found = given(args, ScoringOptions)
+    options = given(args, ScoringOptions)
     for text in args.option:
         name, equals, value = text.partition("=")
         if not (name and equals):
@@ -106,10 +106,10 @@ def scoring(args: argparse.Namespace) -> dict[str, str]:
             raise ValueError(
                 f"--option {name}: give --{name.replace('_', '-')} {value}"
             )
-        if name in found:
-            raise ValueError(f"{name} is given twice: {found[name]} and {value}")
-        found[name] = value
-    return found
+        if name in options:
+            raise ValueError(f"{name} is given twice: {options[name]} and {value}")
+        options[name] = value
+    return options
 
 
 def opening_of(args: argparse.Namespace) -> Opening:
@@ -302,10 +302,10 @@ def _latents(args: argparse.Namespace) -> None:
         not_read(args.output, [args.data])
     scorer = opening_of(args).scorer(quiet=False)
     queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
-    found = scorer.best_latents(queries, top)
+    best = scorer.best_latents(queries, top)
     suffix = "" if args.output is None else args.output.suffix.lower()
     writer = {".jsonl": latents.json_lines, ".html": latents.page}
-    written = writer.get(suffix, latents.plain)(found)
+    written = writer.get(suffix, latents.plain)(best)
     if args.output is None:
         print(written, end="")
     else:
@@ -335,7 +335,7 @@ def _calibrate(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.calibration import calibrate
     from lm_latent_eval.scoring.scorer import Scorer
 
-    number = whole("texts", args.texts, 2)
+    num_texts = whole("texts", args.texts, 2)
     most = whole("max_words", args.max_words, 1)
     scorer = opening_of(args).scorer(quiet=False)
     if not isinstance(scorer, Scorer):
@@ -343,5 +343,5 @@ def _calibrate(args: argparse.Namespace) -> None:
             f"{args.checkpoint}: its model scores strings its own way, without latents "
             "that could be drawn with its texts"
         )
-    found = calibrate(scorer, number, most=most)
-    print(calibration_table(found, scorer.fingerprint, number))
+    calibration = calibrate(scorer, num_texts, most=most)
+    print(calibration_table(calibration, scorer.fingerprint, num_texts))

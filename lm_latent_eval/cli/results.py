@@ -57,8 +57,8 @@ def _recompute(args: argparse.Namespace) -> None:
         for run in runs:
             if not run.finished:
                 print(f"{run.task}: not finished", file=sys.stderr)
-        found = [row for run in runs for row in rows(run)]
-        print(rendered(frame(found), kind, ERRORS))
+        numbers = [row for run in runs for row in rows(run)]
+        print(rendered(frame(numbers), kind, ERRORS))
 
 
 _EXPORTS = {

@@ -222,10 +222,12 @@ def _train(name: str, model: Trainable, args: argparse.Namespace) -> None:
     print(f"wrote {args.output}{more}")
 
 
-def _function(place: str) -> Callable[..., Any]:
-    module, _, name = place.partition(":")
-    found: Callable[..., Any] = getattr(import_module(f"lm_latent_eval.{module}"), name)
-    return found
+def _function(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    function: Callable[..., Any] = getattr(
+        import_module(f"lm_latent_eval.{module}"), name
+    )
+    return function
 
 
 def _warn_of_idle(args: argparse.Namespace) -> None:

@@ -260,7 +260,7 @@ def contrastive_levels(
     }
     base = replicates[baseline]
     has_ratio = mean_entropy(log_scores, base, num_units).value > 0
-    found = []
+    levels = []
     for level, copies in sorted(replicates.items()):
         if len(copies) != len(base):
             raise ValueError(
@@ -269,8 +269,8 @@ def contrastive_levels(
             )
         entropy = mean_entropy(log_scores, copies, num_units, stderrs)
         ratio = mean_ratio(log_scores, copies, base, stderrs) if has_ratio else None
-        found.append(ContrastiveLevel(level, entropy, ratio))
-    return found
+        levels.append(ContrastiveLevel(level, entropy, ratio))
+    return levels
 
 
 def _replicates(scores: Tensor, level: float) -> Tensor:
@@ -328,8 +328,8 @@ def ratio(contrasts: Sequence[Contrast]) -> Rate:
 
 def _bits(contrasts: Sequence[Contrast], units: list[int]) -> Rate:
     clean, stderrs, distorted, _ = _columns(contrasts)
-    found = mean_entropy(clean, distorted, torch.tensor(units), stderrs)
-    return found.bits().rate()
+    entropy = mean_entropy(clean, distorted, torch.tensor(units), stderrs)
+    return entropy.bits().rate()
 
 
 def _columns(contrasts: Sequence[Contrast]) -> list[Tensor]:

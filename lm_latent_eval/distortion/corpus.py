@@ -109,8 +109,8 @@ class Corpus:
         }
         corpus = cls(Path(directory), settings)
         if (corpus.directory / SETTINGS_FILE).exists():
-            there = cls.open(directory).settings
-            refuse_others(corpus.directory, there, settings, "corpus")
+            drawn = cls.open(directory).settings
+            refuse_others(corpus.directory, drawn, settings, "corpus")
         else:
             corpus._write(language, quiet)
         return corpus
@@ -280,17 +280,17 @@ def as_texts(corpus: Corpus, end: End) -> Dataset:
     begin = written(before) if before else ""
     columns: dict[str, list[Any]] = defaultdict(list)
     for rows in corpus.dataset().iter(batch_size=_ROWS_AT_ONCE):
-        asked = [ids[:-1] if end is End.IMPLIED else ids for ids in rows["ids"]]
-        texts = [written(ids) if ids else "" for ids in asked]
+        scored = [ids[:-1] if end is End.IMPLIED else ids for ids in rows["ids"]]
+        texts = [written(ids) if ids else "" for ids in scored]
         encoded = tokenizer([begin + text for text in texts], add_special_tokens=False)
-        for place, found in enumerate(encoded["input_ids"]):
-            whole = end is End.WRITTEN or rows["ended"][place]
+        for row, ids in enumerate(encoded["input_ids"]):
+            whole = end is End.WRITTEN or rows["ended"][row]
             # To models of sentences no words are no sentence, whatever its end costs.
-            if whole and texts[place] and found == before + asked[place]:
-                columns["index"].append(rows["index"][place])
+            if whole and texts[row] and ids == before + scored[row]:
+                columns["index"].append(rows["index"][row])
                 columns["begin"].append(begin)
-                columns["text"].append(texts[place])
-                columns["true_log_p"].append(rows["log_p"][place])
+                columns["text"].append(texts[row])
+                columns["true_log_p"].append(rows["log_p"][row])
     if not columns:
         raise ValueError(
             f"{corpus.directory}: none of {corpus.num_sequences} sequences is what its "

@@ -86,7 +86,7 @@ class Perturbation:
         # A beginning of no tokens is no event, so that a cut sequence keeps one.
         fewest, most = (0, self.max_length - 1) if ended else (1, self.max_length)
         numbers = uniforms(stream_key(seed, f"edits/{index}"), (0,), num_edits)
-        found = [[*words, *tail]]
+        sequences = [[*words, *tail]]
         for kind, place, other, token in numbers.tolist():
             possible = {
                 "swap": len({*words}) > 1,
@@ -96,8 +96,8 @@ class Perturbation:
             }
             kinds = [name for name, can_be in possible.items() if can_be]
             self._edit(words, kinds[int(kind * len(kinds))], place, other, token)
-            found.append([*words, *tail])
-        return found
+            sequences.append([*words, *tail])
+        return sequences
 
     def _edit(
         self, words: list[int], kind: str, place: float, other: float, token: float
@@ -122,8 +122,8 @@ class Perturbation:
         own = bisect_left(self.alphabet, word)
         if own == len(self.alphabet) or self.alphabet[own] != word:
             return self.alphabet[int(token * len(self.alphabet))]
-        number = int(token * (len(self.alphabet) - 1))
-        return self.alphabet[number + (number >= own)]
+        index = int(token * (len(self.alphabet) - 1))
+        return self.alphabet[index + (index >= own)]
 
 
 MEAN_LENGTH = 10.0
@@ -185,7 +185,7 @@ class Altered:
     @property
     def kinds(self) -> list[tuple[str, int]]:
         """Kinds of sequences, each with its number of edits."""
-        edited = [(PERTURBED, number + 1) for number in range(self.perturb)]
+        edited = [(PERTURBED, edits + 1) for edits in range(self.perturb)]
         return edited + [(RANDOM, 0)] * self.random
 
     def read(self, kind: str, edits: int, indices: range) -> Sample:
@@ -193,7 +193,7 @@ class Altered:
         corpus, how = self.corpus, {"seed": self.seed}
         end_id, most = corpus.end_id, corpus.max_length
         if kind == RANDOM:
-            found = [
+            sequences = [
                 random_sequence(
                     self._alphabet, end_id, max_length=most, index=index, **how
                 )
@@ -202,8 +202,8 @@ class Altered:
         else:
             edit = Perturbation(self._alphabet, end_id, most)
             drawn = zip(indices, corpus.read(indices).sequences, strict=True)
-            found = [edit.steps(ids, edits, index=i, **how)[-1] for i, ids in drawn]
-        return Sample(found, self.language.log_p(found))
+            sequences = [edit.steps(ids, edits, index=i, **how)[-1] for i, ids in drawn]
+        return Sample(sequences, self.language.log_p(sequences))
 
     @cached_property
     def _alphabet(self) -> list[int]:

@@ -49,27 +49,27 @@ BLANK = "0.9"
 """Grey of cells without a colour: white means that there is no error."""
 
 
-def draw_page(path: Path, found: Mapping[str, Measured]) -> None:
+def draw_page(path: Path, models: Mapping[str, Measured]) -> None:
     """Draw the page into ``PATH.png``, ``PATH.svg`` and ``PATH.pdf``.
 
     Raises:
         ModuleNotFoundError: If matplotlib is missing; says how to install it.
     """
     rows = ["histogram", "curve", "lengths"]
-    rows += ["map"] * any(each.map is not None for each in found.values())
-    width, height = PANEL[0] * len(found) + 0.6, PANEL[1] * len(rows) + 0.4
+    rows += ["map"] * any(each.map is not None for each in models.values())
+    width, height = PANEL[0] * len(models) + 0.6, PANEL[1] * len(rows) + 0.4
     with figures.page(path, width=max(width, 5.0), height=height) as figure:
-        grid = figure.subplots(len(rows), len(found), squeeze=False, sharey="row")
+        grid = figure.subplots(len(rows), len(models), squeeze=False, sharey="row")
         panels = dict(zip(rows, grid, strict=True))
-        for ax, name in zip(grid[0], found, strict=True):
+        for ax, name in zip(grid[0], models, strict=True):
             ax.set_title(name)
-        histograms = [each.histogram for each in found.values()]
+        histograms = [each.histogram for each in models.values()]
         plot_histograms(figure, panels["histogram"], histograms)
-        for ax, each in zip(panels["curve"], found.values(), strict=True):
+        for ax, each in zip(panels["curve"], models.values(), strict=True):
             plot_curves(ax, each.curve, each.random)
-        for ax, each in zip(panels["lengths"], found.values(), strict=True):
+        for ax, each in zip(panels["lengths"], models.values(), strict=True):
             plot_lengths(ax, each.lengths)
-        for ax, each in zip(panels.get("map", ()), found.values(), strict=False):
+        for ax, each in zip(panels.get("map", ()), models.values(), strict=False):
             if each.map is not None:
                 plot_map(ax, each.map)
         for row in ("curve", "lengths"):
@@ -84,14 +84,14 @@ def plot_histograms(
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import EngFormatter
 
-    known = [histogram for histogram in histograms if histogram]
-    if not known:
+    drawn = [histogram for histogram in histograms if histogram]
+    if not drawn:
         return
-    most = max(max(map(max, histogram.counts)) for histogram in known)
+    most = max(max(map(max, histogram.counts)) for histogram in drawn)
     norm = LogNorm(1, max(10, most))
     ends = (
-        min(histogram.edges[0] for histogram in known),
-        max(histogram.edges[-1] for histogram in known),
+        min(histogram.edges[0] for histogram in drawn),
+        max(histogram.edges[-1] for histogram in drawn),
     )
     for ax, histogram in zip(axes, histograms, strict=True):
         if histogram:
@@ -238,10 +238,10 @@ def shaded(cells: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, pd.DataFrame]:
         return np.array([-1.0, 0.0]), np.array([-0.5, 0.5]), pd.DataFrame([[np.nan]])
     width = cells.highest[0] - cells.lowest[0]
     cells = cells.assign(column=(cells.lowest / width).round().astype(int))
-    known = cells.mean_error.where(cells["count"] >= FEWEST)
+    errors = cells.mean_error.where(cells["count"] >= FEWEST)
     columns = np.arange(cells.column.min(), cells.column.max() + 1)
     rows = np.arange(cells.edits.min(), cells.edits.max() + 1)
-    values = cells.assign(mean_error=known).pivot(
+    values = cells.assign(mean_error=errors).pivot(
         index="edits", columns="column", values="mean_error"
     )
     x = width * np.append(columns, columns[-1] + 1)
@@ -259,8 +259,8 @@ def colour_limit(cells: pd.DataFrame) -> float:
         return 1.0
     ordered = cells.assign(error=cells.mean_error.abs()).sort_values("error")
     running = ordered["count"].cumsum().to_numpy()
-    place = int(np.searchsorted(running, MIDST * running[-1]))
-    return float(ordered.error.iloc[place]) or 1.0
+    index = int(np.searchsorted(running, MIDST * running[-1]))
+    return float(ordered.error.iloc[index]) or 1.0
 
 
 def legend(figure: Figure) -> None:

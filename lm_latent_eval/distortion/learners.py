@@ -103,16 +103,16 @@ def load_learner(
             f"{path} is a causal LM, whose log-probabilities are exact: it has no "
             f"{', '.join(sorted(options))}"
         )
-    found = CausalLanguage.load(
+    language = CausalLanguage.load(
         path,
         begin_id=corpus.begin_id,
         end_id=corpus.end_id,
         device=device,
         batch_size=batch_size or 64,
     )
-    check_tokens(found, corpus)
-    check_positions(found.model, str(path), corpus.max_length)
-    return found
+    check_tokens(language, corpus)
+    check_positions(language.model, str(path), corpus.max_length)
+    return language
 
 
 def check_tokens(model: CausalLanguage, corpus: Corpus) -> None:
@@ -176,20 +176,20 @@ def check_whole(corpus: Corpus) -> None:
 
 def ids_in(tokenizer: WordTokenizer, words: Mapping[int, str]) -> dict[int, int]:
     """Return the ids of a checkpoint for the words of a language, by their tokens."""
-    found, others = {}, []
+    ids_of, others = {}, []
     for token, word in words.items():
         ids = tokenizer(word).ids
         if word in SPECIAL_WORDS or len(ids) != 1 or tokenizer.is_unknown(ids[0]):
             others.append(word)
         else:
-            found[token] = ids[0]
+            ids_of[token] = ids[0]
     if others:
         raise ValueError(
             f"{len(others)} of {len(words)} words of the language are no known word of "
             f"the checkpoint's: {_named(others)}. Train it on text of the "
             "language, with --min-count 1"
         )
-    return found
+    return ids_of
 
 
 def _named(words: Sequence[str]) -> str:
@@ -263,8 +263,8 @@ class LatentLearner:
                 proposal misses the model's support.
         """
         texts = [
-            self._text(place, name, ids)
-            for place, (name, ids) in enumerate(zip(names, sequences, strict=True))
+            self._text(row, name, ids)
+            for row, (name, ids) in enumerate(zip(names, sequences, strict=True))
         ]
         if offers(self._scorer.model, "sentence_starts"):
             texts = [text for text in texts if text.words != [END]]
@@ -292,7 +292,7 @@ class LatentLearner:
             "seed": options.seed,
         }
 
-    def _text(self, place: int, name: str, ids: Sequence[int]) -> Text:
+    def _text(self, row: int, name: str, ids: Sequence[int]) -> Text:
         if [*ids].count(self._end_id) != 1 or ids[-1] != self._end_id:
             raise ValueError(f"{name} is {[*ids]}: expected one end, at its end")
         if wrong := [token for token in ids if token not in self._ids]:
@@ -302,7 +302,7 @@ class LatentLearner:
             )
         string = " ".join(self._words[token] for token in ids[:-1])
         return Text(
-            Query(place, name, string),
+            Query(row, name, string),
             sentence=0,
             context=[],
             context_costs=[],

@@ -70,28 +70,28 @@ def score(
         ValueError: If the corpus has fewer sequences, one cannot be scored, or its
             estimate has no standard error.
     """
-    number = corpus.num_sequences if num_sequences is None else num_sequences
-    if not 1 <= number <= corpus.num_sequences:
+    total = corpus.num_sequences if num_sequences is None else num_sequences
+    if not 1 <= total <= corpus.num_sequences:
         raise ValueError(
-            f"num_sequences={number}: {corpus.directory} has {corpus.num_sequences}"
+            f"num_sequences={total}: {corpus.directory} has {corpus.num_sequences}"
         )
-    indices = corpus.indices[:number]
-    pieces = [indices[i : i + _ROWS_AT_ONCE] for i in range(0, number, _ROWS_AT_ONCE)]
+    indices = corpus.indices[:total]
+    pieces = [indices[i : i + _ROWS_AT_ONCE] for i in range(0, total, _ROWS_AT_ONCE)]
     kinds = [(LANGUAGE, 0), *(altered.kinds if altered else [])]
     frames = []
     with tqdm(
-        total=number * len(kinds), unit=" sequences", leave=False, disable=quiet
+        total=total * len(kinds), unit=" sequences", leave=False, disable=quiet
     ) as bar:
-        for (kind, edits), some in product(kinds, pieces):
-            found = (
-                altered.read(kind, edits, some)
+        for (kind, edits), numbers in product(kinds, pieces):
+            sample = (
+                altered.read(kind, edits, numbers)
                 if altered and kind != LANGUAGE
-                else corpus.read(some)
+                else corpus.read(numbers)
             )
             # A learner that draws random numbers draws others for each sequence.
             own = "text" if kind == LANGUAGE else f"{kind} {edits}"
-            names = [f"{own}/{index}" for index in some]
-            scores = learner.score(found.sequences, names)
+            names = [f"{own}/{index}" for index in numbers]
+            scores = learner.score(sample.sequences, names)
             if (unknown := ~scores.stderr.isfinite()).any():
                 raise ValueError(
                     f"{names[int(unknown.nonzero()[0])]}: its estimate has no standard "
@@ -99,16 +99,16 @@ def score(
                 )
             columns = {
                 "kind": kind,
-                "index": some,
+                "index": numbers,
                 "edits": edits,
-                "num_tokens": [len(ids) for ids in found.sequences],
-                "ended": [ids[-1] == corpus.end_id for ids in found.sequences],
-                "true_log_p": found.log_p.numpy(),
+                "num_tokens": [len(ids) for ids in sample.sequences],
+                "ended": [ids[-1] == corpus.end_id for ids in sample.sequences],
+                "true_log_p": sample.log_p.numpy(),
                 "model_log_p": scores.log_p.numpy(),
                 "stderr": scores.stderr.numpy(),
             }
             frames.append(pd.DataFrame(columns))
-            bar.update(len(some))
+            bar.update(len(numbers))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -164,26 +164,28 @@ class Errors:
     def summary(self, bound: Bound) -> dict[str, Any]:
         """Return a row of the table: numbers by name; NaN is unknown."""
         rows = self.rows
-        found: dict[str, Any] = {"num_sequences": len(rows)}
+        row: dict[str, Any] = {"num_sequences": len(rows)}
         whole, tenths = self.curve(1, Bins.COUNT), self.curve(TENTHS, Bins.COUNT)
         if whole and tenths:
-            known = bound is not Bound.STRICT_LOWER  # how far off a beam's are is not
-            found |= {
+            has_bias = (
+                bound is not Bound.STRICT_LOWER
+            )  # how far off a beam's are is not
+            row |= {
                 "mean_error": whole.mean_error,
                 "lower": whole.bins.lower[0],
                 "upper": whole.bins.upper[0],
-                "estimator_bias": whole.estimator_bias if known else math.nan,
+                "estimator_bias": whole.estimator_bias if has_bias else math.nan,
                 "share_underestimated": whole.share_underestimated,
                 "rarest_tenth": tenths.bins.mean_error.iloc[0],
                 "most_probable_tenth": tenths.bins.mean_error.iloc[-1],
             }
         if len(rows):
             tokens = int(rows.num_tokens.sum())
-            found |= {
+            row |= {
                 "perplexity": perplexity(rows.model_log_p.sum(), tokens),
                 "language_perplexity": perplexity(rows.true_log_p.sum(), tokens),
             }
-        return found | {
+        return row | {
             "impossible": self.impossible,
             "ruled_out": self.ruled_out,
             "cut": int((~rows.ended).sum()),
@@ -252,7 +254,7 @@ class Measured:
         )
 
 
-def errors_by_length(found: Errors) -> pd.DataFrame:
+def errors_by_length(group: Errors) -> pd.DataFrame:
     r"""Return mean errors by length, observed and expected from errors a token.
 
     .. math::
@@ -270,9 +272,9 @@ def errors_by_length(found: Errors) -> pd.DataFrame:
         ``num_tokens``, ``count``, ``mean_error`` with the ends ``lower`` and ``upper``
         of its bootstrap interval, and ``expected``; nats.
     """
-    length, lines = found.rows.num_tokens, []
-    token_error = (found.errors / length).mean()
-    for num_tokens, errors in found.errors.groupby(length):
+    length, lines = group.rows.num_tokens, []
+    token_error = (group.errors / length).mean()
+    for num_tokens, errors in group.errors.groupby(length):
         if len(errors) >= FEWEST:
             values = torch.from_numpy(errors.to_numpy(copy=True))
             ends = bootstrap_interval(values, seed=(0, num_tokens))
@@ -295,11 +297,11 @@ def error_map(scores: pd.DataFrame) -> pd.DataFrame:
         ``edits``, ``lowest`` and ``highest`` (the range), ``count``, ``mean_error``;
         nats.
     """
-    found = Errors.of(scores)
-    true_log_p, edits = found.rows.true_log_p, found.rows.edits
+    group = Errors.of(scores)
+    true_log_p, edits = group.rows.true_log_p, group.rows.edits
     width = _round_width(np.ptp(true_log_p) / MAP_COLUMNS if len(true_log_p) else 1)
     k = np.floor(true_log_p / width).rename("k")
-    cells = found.errors.groupby([edits, k]).agg(["size", "mean"]).reset_index()
+    cells = group.errors.groupby([edits, k]).agg(["size", "mean"]).reset_index()
     return pd.DataFrame(
         {
             "edits": cells.edits,
@@ -321,11 +323,11 @@ def _round_width(width: float) -> float:
     )
 
 
-def table(found: Mapping[str, Measured]) -> pd.DataFrame:
+def table(models: Mapping[str, Measured]) -> pd.DataFrame:
     """Return the summaries of all models: a row a model and kind of sequences."""
     rows = [
         {"model": name, **summary}
-        for name, measured in found.items()
+        for name, measured in models.items()
         for summary in measured.summaries
     ]
     return pd.DataFrame(rows)
@@ -355,7 +357,7 @@ def shown(rows: pd.DataFrame) -> str:
 
 
 def write(
-    output: Path, scores: Mapping[str, pd.DataFrame], found: Mapping[str, Measured]
+    output: Path, scores: Mapping[str, pd.DataFrame], models: Mapping[str, Measured]
 ) -> None:
     """Write ``scores.csv``, ``table.csv`` and ``numbers.json`` into a folder.
 
@@ -364,11 +366,11 @@ def write(
     output.mkdir(parents=True, exist_ok=True)
     every = pd.concat([rows.assign(model=name) for name, rows in scores.items()])
     every = every[["model", *every.columns.drop("model")]]
-    for name, rows in (("scores", every), ("table", table(found))):
+    for name, rows in (("scores", every), ("table", table(models))):
         with replacing(output / f"{name}.csv") as partial:
             rows.to_csv(partial, index=False)
     numbers = plain(
-        {name: asdict(each, dict_factory=_records) for name, each in found.items()}
+        {name: asdict(each, dict_factory=_records) for name, each in models.items()}
     )
     text = json.dumps(numbers, indent=1, allow_nan=False)
     write_text(output / "numbers.json", text + "\n")

@@ -53,8 +53,8 @@ def complete(
     if empty := next((name for name, length in lengths.items() if not length), None):
         raise ValueError(f"{empty} is empty: there is nothing to compute")
     if len({*lengths.values()}) > 1:
-        found = ", ".join(f"{length} {name}" for name, length in lengths.items())
-        raise ValueError(f"columns of different lengths: {found}")
+        lengths_of = ", ".join(f"{length} {name}" for name, length in lengths.items())
+        raise ValueError(f"columns of different lengths: {lengths_of}")
     rows = lengths[given[0]]
     return {**inputs, **{c: [None] * rows for c in columns if c not in given}}
 

@@ -77,14 +77,14 @@ def compute(
     if any(error is not None for error in stderrs):
         drawn = torch.as_tensor(present(stderrs, "stderrs"), dtype=torch.float64)
     how = {"baseline": baseline, "stderrs": drawn}
-    found = contrastive_levels(scores, copies, len(log_scores), **how)
-    result: dict[str, Any] = _entropies(found, "sentence")
+    per_sentence = contrastive_levels(scores, copies, len(log_scores), **how)
+    result: dict[str, Any] = _entropies(per_sentence, "sentence")
     words = None
     if any(count is not None for count in num_words):
         words = torch.tensor(whole_counts(num_words, "num_words", least=1))
         per_word = contrastive_levels(scores, copies, words, **how)
         result = {**_entropies(per_word, "word"), **result}
-    result |= _named("ratio", {each.level: each.ratio for each in found})
+    result |= _named("ratio", {each.level: each.ratio for each in per_sentence})
     result |= {
         "num_sentences": len(log_scores),
         "num_words": None if words is None else int(words.sum()),
@@ -144,13 +144,16 @@ def _scored(
         noise = TextNoise(NoiseChannel.preset(level, words), WhiteSpaceWords(), seed)
         for replicate in range(replicates):
             batch += [noise.distort(t, n, replicate) for n, t in enumerate(texts)]
-    found = string_scorer(scorer, tokenizer=tokenizer, **(settings or {})).score(batch)
-    scores, errors = found.log_p.tolist(), found.stderr.tolist()
+    likelihoods = string_scorer(scorer, tokenizer=tokenizer, **(settings or {}))
+    scored = likelihoods.score(batch)
+    scores, errors = scored.log_p.tolist(), scored.stderr.tolist()
     for score, text in zip(scores, batch, strict=True):
         if not math.isfinite(score):
             raise ValueError(f"the scorer gave {score} for {text[:60]!r}")
-    number = len(texts)
-    clean, *copies = (scores[n : n + number] for n in range(0, len(batch), number))
+    num_texts = len(texts)
+    clean, *copies = (
+        scores[n : n + num_texts] for n in range(0, len(batch), num_texts)
+    )
     left = iter(copies)
     columns = {
         "log_scores": clean,
@@ -160,8 +163,8 @@ def _scored(
         "num_words": [len(text.split()) for text in texts],
         # Not known where that of the text is not, or that of one of its copies.
         "stderrs": [
-            error if all(map(math.isfinite, errors[n::number])) else math.inf
-            for n, error in enumerate(errors[:number])
+            error if all(map(math.isfinite, errors[n::num_texts])) else math.inf
+            for n, error in enumerate(errors[:num_texts])
         ],
     }
     return {**columns, **inputs}, {"seed": seed, "vocabulary_size": len(words)}
@@ -169,14 +172,14 @@ def _scored(
 
 def _shared(distorted_levels: Any, levels: Any) -> Any:
     """Return the levels of all rows, or of the option where rows tell none."""
-    found = {None if each is None else tuple(each) for each in distorted_levels}
-    if len(found) > 1:
-        told = [list(each) for each in found if each]
+    named = {None if each is None else tuple(each) for each in distorted_levels}
+    if len(named) > 1:
+        given = [list(each) for each in named if each]
         raise ValueError(
-            f"distorted: rows have scores of different levels, {sorted(told)}"
-            + (" or of none that they name" if None in found else "")
+            f"distorted: rows have scores of different levels, {sorted(given)}"
+            + (" or of none that they name" if None in named else "")
         )
-    [own] = found
+    [own] = named
     if own is None:
         return _LEVELS if levels is None else levels
     if levels is not None and {*levels} != {*own}:
@@ -226,9 +229,9 @@ def _by_level(distorted: Any, levels: Any) -> Any:
     return {level: copies[:, index].T for index, level in enumerate(levels)}
 
 
-def _entropies(found: Any, unit: Any) -> Any:
+def _entropies(levels: Any, unit: Any) -> Any:
     """Name entropies and their errors, in bits and in nats."""
-    nats = {each.level: each.entropy for each in found}
+    nats = {each.level: each.entropy for each in levels}
     bits = {level: entropy.bits() for level, entropy in nats.items()}
     return _named(f"bits_per_{unit}", bits) | _named(f"nats_per_{unit}", nats)
 
@@ -248,22 +251,22 @@ def _verdicts(result: Any, against: Any) -> Any:
     """Judge against another model at every level above the baseline."""
     names = ("nats_per_sentence", "ratio")
     same = ("baseline", "num_sentences", "num_words")
-    ours, theirs = (
+    own, other = (
         [_by_number(each, name) for name in names] for each in (result, against)
     )
-    if [set(each) for each in ours] != [set(each) for each in theirs] or any(
+    if [set(each) for each in own] != [set(each) for each in other] or any(
         against.get(name) != result[name] for name in same
     ):
         raise ValueError(
             "against: expected what compute returned for another model on the same "
             "text, levels and baseline"
         )
-    found = {}
-    for level in sorted(ours[0].keys() - {result["baseline"]}):
-        numbers = [each[level] for each in (*ours, *theirs)]
+    verdicts = {}
+    for level in sorted(own[0].keys() - {result["baseline"]}):
+        numbers = [each[level] for each in (*own, *other)]
         # Without a ratio there is nothing to judge.
-        found[level] = None if None in numbers else str(verdict(*numbers))
-    return found
+        verdicts[level] = None if None in numbers else str(verdict(*numbers))
+    return verdicts
 
 
 def _by_number(result: Any, name: Any) -> Any:

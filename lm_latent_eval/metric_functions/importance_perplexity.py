@@ -65,19 +65,19 @@ def compute(
         raise ValueError(f"level must be instance or token; got {level!r}")
     rows = present(log_weights, "log_weights")
     num_tokens = whole_counts(num_tokens, "num_tokens")
-    found = CorpusEstimate.of(
+    corpus = CorpusEstimate.of(
         [torch.tensor(row, dtype=torch.float64) for row in rows],
         torch.tensor(num_tokens),
         **settings,
     )
-    estimates = found.estimates
-    _check_probabilities(estimates, found.confidence)
+    estimates = corpus.estimates
+    _check_probabilities(estimates, corpus.confidence)
     sizes: list[Any] = [estimate.effective_sample_size for estimate in estimates]
     return {
-        **_named(f"{level}_level_perplexity", found.instance),
-        **(_corpus_level(found) if level == "instance" else {}),
-        "certified_perplexity": found.certified,
-        "confidence": found.confidence,
+        **_named(f"{level}_level_perplexity", corpus.instance),
+        **(_corpus_level(corpus) if level == "instance" else {}),
+        "certified_perplexity": corpus.certified,
+        "confidence": corpus.confidence,
         "bound": "stochastic upper",
         "effective_sample_size_median": statistics.median(sizes),
         "effective_sample_size_minimum": min(sizes),
@@ -85,7 +85,7 @@ def compute(
         "effective_sample_sizes": sizes,
         "pareto_ks": [finite(e.pareto_k) for e in estimates],
         "draws_stderrs": [finite(e.draws_stderr) for e in estimates],
-        "curve": dict(found.curve),
+        "curve": dict(corpus.curve),
         "log_likelihood": math.fsum(e.log_evidence for e in estimates),
         "num_tokens": sum(num_tokens),
         "num_texts": len(estimates),
@@ -106,14 +106,15 @@ def _check_probabilities(estimates: Any, confidence: Any) -> None:
     """
     above = [n for n, e in enumerate(estimates) if e.log_evidence > _ROUNDING]
     for n in above:
-        found = estimates[n]
-        far = min(_ERRORS * found.draws_stderr, -math.log1p(-confidence))
-        if found.log_evidence > far + _ROUNDING:
+        estimate = estimates[n]
+        far = min(_ERRORS * estimate.draws_stderr, -math.log1p(-confidence))
+        if estimate.log_evidence > far + _ROUNDING:
             raise ValueError(
-                f"input {n}: the log-weights estimate log p = {found.log_evidence:.3g} "
-                "nats, and no text has a probability above 1: log-weights are "
-                "log p(x, z) - log q(z | x). Were the signs turned, or log p left out? "
-                "Densities of real-valued data have no perplexity"
+                f"input {n}: the log-weights estimate log p = "
+                f"{estimate.log_evidence:.3g} nats, and no text has a probability "
+                "above 1: log-weights are log p(x, z) - log q(z | x). Were the signs "
+                "turned, or log p left out? Densities of real-valued data have no "
+                "perplexity"
             )
     if above:
         logger.warning(
@@ -152,11 +153,11 @@ def _of_filters(log_increments: Any, **inputs: Any) -> Any:
     }
 
 
-def _corpus_level(found: Any) -> Any:
+def _corpus_level(corpus: Any) -> Any:
     return {
-        **_named("corpus_level_perplexity", found.corpus),
-        "corpus_effective_sample_size": found.corpus_effective_sample_size,
-        "corpus_num_samples": found.corpus_num_samples,
+        **_named("corpus_level_perplexity", corpus.corpus),
+        "corpus_effective_sample_size": corpus.corpus_effective_sample_size,
+        "corpus_num_samples": corpus.corpus_num_samples,
     }
 
 

@@ -124,12 +124,12 @@ def _of_texts(
     if max_order > 0:
         facts["ngram_entropies"] = [
             {
-                "order": found.order,
-                "nats_per_symbol": found.rate.nats,
-                "bits_per_symbol": found.rate.bits,
-                "share_unique": found.share_unique,
+                "order": entropy.order,
+                "nats_per_symbol": entropy.rate.nats,
+                "bits_per_symbol": entropy.rate.bits,
+                "share_unique": entropy.share_unique,
             }
-            for found in ngram_entropies(symbols, max_order)
+            for entropy in ngram_entropies(symbols, max_order)
         ]
         won = gamble(symbols, max_order=max_order)
         facts["gambling"] = {
@@ -160,11 +160,11 @@ def _is_total(value: Any) -> bool:
 
 def _named(unit: Any, rate: Any, *, error: Any) -> dict[str, Any]:
     """Name a rate in nats, in bits and as a perplexity, and the errors if wanted."""
-    found = {
+    named = {
         f"nats_per_{unit}": (rate.nats, rate.nats_stderr),
         f"bits_per_{unit}": (rate.bits, rate.bits_stderr),
         f"{unit}_perplexity": (rate.perplexity, rate.perplexity_stderr),
     }
-    values = {name: value for name, (value, _) in found.items()}
-    errors = {f"{name}_stderr": stderr for name, (_, stderr) in found.items()}
+    values = {name: value for name, (value, _) in named.items()}
+    errors = {f"{name}_stderr": stderr for name, (_, stderr) in named.items()}
     return {**values, **errors} if error else values

@@ -82,12 +82,12 @@ def intervals(bands: Sequence[Band], label: str, names: Sequence[str] = ()) -> F
     with _axes(0.9 + 0.35 * len(bands)) as (figure, axes):
         if not names:
             axes.axvline(0, color=INK, linewidth=0.8, linestyle=":")
-        for place, (name, value, ends, most) in enumerate(bands):
+        for row, (name, value, ends, most) in enumerate(bands):
             colour, mark = _looks(name, names)
-            axes.hlines(place, *ends, color=colour, linewidth=3, alpha=0.5)
-            axes.plot(value, place, mark, color=colour)
+            axes.hlines(row, *ends, color=colour, linewidth=3, alpha=0.5)
+            axes.plot(value, row, mark, color=colour)
             if most is not None:
-                axes.plot(most, place, "|", color=INK, markersize=14)
+                axes.plot(most, row, "|", color=INK, markersize=14)
         axes.set_yticks(range(len(bands)), [name for name, *_ in bands])
         axes.set_ylim(len(bands) - 0.5, -0.5)
         axes.locator_params(axis="x", nbins=6)
@@ -127,9 +127,9 @@ def surprisal(words: DataFrame) -> Figure:
         axes.errorbar(
             places, bits, 1.96 * errors.fillna(0.0), fmt="none", ecolor=COLOURS[0]
         )
-        for some, inside in ((known, COLOURS[0]), (~known, "none")):
+        for shown, inside in ((known, COLOURS[0]), (~known, "none")):
             axes.scatter(
-                *([n for n in places if some.iloc[n]], bits[some]),
+                *([n for n in places if shown.iloc[n]], bits[shown]),
                 edgecolor=COLOURS[0],
                 facecolor=inside,
                 zorder=3,
@@ -145,8 +145,8 @@ def surprisal(words: DataFrame) -> Figure:
 def _looks(name: str, names: Sequence[str]) -> tuple[str, str]:
     if name not in names:
         return INK, MARKS[0]
-    place = names.index(name)
-    return COLOURS[place % len(COLOURS)], MARKS[place % len(MARKS)]
+    index = names.index(name)
+    return COLOURS[index % len(COLOURS)], MARKS[index % len(MARKS)]
 
 
 def _finish(axes: Axes, x: str, y: str, logarithmic: str = "") -> None:

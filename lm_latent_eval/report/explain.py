@@ -179,16 +179,16 @@ def _of_run(run: Run) -> str:
     settings, values = run.settings, {run.task: _values(run)}
     if not run.answers:  # of another program
         return _explained({"model": settings["model"]}, None, values, {})
-    ours = {**settings, "vocabulary": f"Vocabulary {settings['vocabulary']}"}
+    facts = {**settings, "vocabulary": f"Vocabulary {settings['vocabulary']}"}
     lacking = settings.get(WITHOUT_NUMBER)
     if lacking:
-        ours[WITHOUT_NUMBER] = {run.task: lacking}
+        facts[WITHOUT_NUMBER] = {run.task: lacking}
     held = [answer.estimate.num_samples for answer in run.answers]
-    ours[HISTORIES] = [min(held), max(held)]
+    facts[HISTORIES] = [min(held), max(held)]
     bounds = {str(answer.estimate.bound) for answer in run.answers}
-    ours["bound_of_log_likelihood"] = bounds
+    facts["bound_of_log_likelihood"] = bounds
     config = {"model": settings["model"], "checkpoint_digest": settings["checkpoint"]}
-    text = _explained(config, ours, values, {})
+    text = _explained(config, facts, values, {})
     if run.finished or lacking:
         return text
     return f"Not finished: numbers are of {len(run.answers):,} answers.\n\n{text}"
@@ -239,30 +239,32 @@ def _explained(
     return "\n\n".join(sections)
 
 
-def _how(config: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
-    held = ours.get(HISTORIES, ours.get("samples_per_request", [ours["num_samples"]]))
+def _how(config: dict[str, Any], facts: dict[str, Any]) -> Iterator[str]:
+    held = facts.get(
+        HISTORIES, facts.get("samples_per_request", [facts["num_samples"]])
+    )
     histories = f"{held[0]:,}"
     if min(held) < max(held):
         histories += f" to {held[-1]:,}"
-    how = str(ours["how"])
+    how = str(facts["how"])
     if max(held) > 1:
-        how += f"; K = {ours['num_samples']}, {histories} histories a text"
+        how += f"; K = {facts['num_samples']}, {histories} histories a text"
     if "seed" in how:
         how += (
-            f". Of random numbers the option seed ({ours['seed']}) alone moves them: "
+            f". Of random numbers the option seed ({facts['seed']}) alone moves them: "
             "lm_eval's --seed does not"
         )
     yield f"{config['model']}, checkpoint {config['checkpoint_digest']}: {how}."
-    policy = LEFT_OUT if ours.get("tokens_are") == LEFT_OUT else ours["unk"]
-    yield f"{ours['vocabulary']}. {UNKNOWN_WORDS.get(policy, '')}"
-    precision = str(ours.get("computed_in") or ours.get("dtype"))
+    policy = LEFT_OUT if facts.get("tokens_are") == LEFT_OUT else facts["unk"]
+    yield f"{facts['vocabulary']}. {UNKNOWN_WORDS.get(policy, '')}"
+    precision = str(facts.get("computed_in") or facts.get("dtype"))
     if nats := ROUNDED.get(precision):
         yield (
             f"The network computed in {precision.removeprefix('torch.')}: by such "
             f"rounding texts moved by {nats} nats where that was measured, and other "
             "batches round otherwise. No bound or error here includes it."
         )
-    if lacking := ours.get(WITHOUT_NUMBER):
+    if lacking := facts.get(WITHOUT_NUMBER):
         names = [name for of_task in lacking.values() for name in of_task]
         yield (
             f"No number of {', '.join(names[:NAMED])}{', ...' * (len(names) > NAMED)}: "
@@ -270,39 +272,39 @@ def _how(config: dict[str, Any], ours: dict[str, Any]) -> Iterator[str]:
             "from a proposal that covers the model's latents; what is printed is of "
             "the other texts alone."
         )
-    if tied := ours.get("questions_tied"):
+    if tied := facts.get("questions_tied"):
         yield (
-            f"Of {ours['questions']} questions {tied} are ties: their best options "
+            f"Of {facts['questions']} questions {tied} are ties: their best options "
             f"differ by rounding alone ({ROUNDING:.1g} nats a token or less), and "
             "which one lm_eval counts says nothing of the model. Records share them: "
             "`lm-latent-eval recompute` prints that accuracy."
         )
-    if ours["scored_as"] == "sentences":
+    if facts["scored_as"] == "sentences":
         yield (
             "A document is scored as the product of its sentences. How many it has is "
             "not modelled, so its rates leave that out."
         )
-    if ours["mass"] == "no distribution over lengths":
+    if facts["mass"] == "no distribution over lengths":
         yield (
             "The model has no sentence ends, so it is no distribution over lengths: "
             "only texts of as many words compare."
         )
-    if "thoughts" in ours:
-        yield _how_thought(ours, ours["thoughts"])
-    elif ours["mass"] == "sub-normalised":
+    if "thoughts" in facts:
+        yield _how_thought(facts, facts["thoughts"])
+    elif facts["mass"] == "sub-normalised":
         yield (
             "The model is sub-normalised: it wastes probability on latents that cannot "
             "happen, so its likelihoods are lower bounds of the renormalised model's."
         )
 
 
-def _how_thought(ours: dict[str, Any], thoughts: dict[str, Any]) -> str:
+def _how_thought(facts: dict[str, Any], thoughts: dict[str, Any]) -> str:
     shares = ", ".join(
         f"{thoughts.get(f'share_{ending}', 0):.1%} {ending}" for ending in Ending
     )
     words = (
         f"Latents are thoughts: {thoughts['drawn']:,} about {thoughts['questions']:,} "
-        f"questions, shared by the answers of each; {shares}. {ENDINGS[ours['close']]}"
+        f"questions, shared by the answers of each; {shares}. {ENDINGS[facts['close']]}"
     )
     decided = thoughts.get("questions_decided", 0)
     undecided = thoughts.get("questions_undecided", 0)
@@ -323,29 +325,29 @@ def _how_thought(ours: dict[str, Any], thoughts: dict[str, Any]) -> str:
             "model's own distribution as far as so few show"
             + (f"; they would not show {', '.join(missed)}." if missed else ".")
         )
-    if ours["model_temperature"] != 1:
-        words += f" p is the model's at temperature {ours['model_temperature']:g}."
+    if facts["model_temperature"] != 1:
+        words += f" p is the model's at temperature {facts['model_temperature']:g}."
     return words
 
 
-def _with_estimator(ours: dict[str, Any]) -> dict[str, Any]:
+def _with_estimator(facts: dict[str, Any]) -> dict[str, Any]:
     """Add the facts of our estimators that results lack.
 
     Others are not asked: a file may name any code.
     """
-    name = str(ours["estimator"])
-    if "how" in ours:
-        return ours
+    name = str(facts["estimator"])
+    if "how" in facts:
+        return facts
     if name not in ("auto", *ESTIMATORS.ours):
-        return ours | {"how": f"estimator {name}"}
+        return facts | {"how": f"estimator {name}"}
     estimator = estimator_class(name)
-    return ours | {"how": estimator.how.format_map(ours), "checks": estimator.checks}
+    return facts | {"how": estimator.how.format_map(facts), "checks": estimator.checks}
 
 
-def _bound(ours: dict[str, Any], run: Run | None) -> Bound:
+def _bound(facts: dict[str, Any], run: Run | None) -> Bound:
     if run is not None and run.is_of_texts:
         return Bound.weakest(map(Bound, run.units["bound"].unique()))
-    counted = {Bound(name) for name in ours.get("bound_of_log_likelihood", ())}
+    counted = {Bound(name) for name in facts.get("bound_of_log_likelihood", ())}
     return Bound.weakest(counted - {Bound.NONE} or counted or {Bound.EXACT})
 
 
@@ -416,21 +418,21 @@ def _searching(model: str) -> str | None:
     return "auto, where the model has it,"
 
 
-def advice(values: dict[str, Any], ours: dict[str, Any], model: str) -> Iterator[str]:
+def advice(values: dict[str, Any], facts: dict[str, Any], model: str) -> Iterator[str]:
     """Advise how to improve a task's numbers, if anything would help.
 
     Args:
         values: Numbers of a task, as lm-eval writes them.
-        ours: Facts about the run.
+        facts: Facts about the run.
         model: Name of the backend.
     """
     without = values.get("texts_without_monte_carlo_error,none")
     if without in (None, UNKNOWN):
         return
     unknown = float(str(without).partition(" ")[0])  # of "3 (4 of 9 texts)"
-    number, checks = ours.get("num_samples", 1), ours.get("checks", True)
-    strict = {*ours.get("bound_of_log_likelihood", ())} == {str(Bound.STRICT_LOWER)}
-    best = ours.get("default_proposal")
+    num_samples, checks = facts.get("num_samples", 1), facts.get("checks", True)
+    strict = {*facts.get("bound_of_log_likelihood", ())} == {str(Bound.STRICT_LOWER)}
+    best = facts.get("default_proposal")
     if unknown and (strict or not checks):
         why = "Nothing has checked these draws."
         does = (
@@ -444,16 +446,16 @@ def advice(values: dict[str, Any], ours: dict[str, Any], model: str) -> Iterator
     elif unknown:
         yield (
             f"Wider searches still find more of {unknown:g} texts, or search and draws "
-            f"contradict each other. num_samples={4 * number} would look further."
+            f"contradict each other. num_samples={4 * num_samples} would look further."
         )
-    if unknown and best and ours.get("proposal") != best:
+    if unknown and best and facts.get("proposal") != best:
         yield f"proposal={best}, the model's own, would draw what p asks for."
     error = values.get("token_perplexity_monte_carlo_error,none")
     over_texts = values.get("token_perplexity_stderr,none")
     if not isinstance(error, float) or not isinstance(over_texts, float) or not error:
         return
     if error > WORTH_LESS * over_texts:
-        more = enough_samples(number, error, over_texts)
+        more = enough_samples(num_samples, error, over_texts)
         yield (
             f"About num_samples={more} would make the Monte Carlo error a fifth of "
             "that over texts, below which it hardly counts."
@@ -469,10 +471,10 @@ def components(shares: Mapping[str, Any]) -> Iterator[str]:
         shares: Facts of results about the task's components (``mixtures.carriers``).
     """
     least, most = shares["components"]
-    number = f"{least}" if least == most else f"{least} to {most}"
-    how = f"{number} a question, all summed"
+    count = f"{least}" if least == most else f"{least} to {most}"
+    how = f"{count} a question, all summed"
     if drawn := shares["drawn"]:
-        how = f"{number} drawn for {drawn} of {shares['questions']} questions"
+        how = f"{count} drawn for {drawn} of {shares['questions']} questions"
         if "decided" in shares:
             how += (
                 f"; the best option is certain (95 % a question) of "

@@ -85,17 +85,17 @@ def picture(words: list[str], description: Description) -> str:
         return _tree(words, description)
     if not description.spans:
         return f"<code>{escape(description.text)}</code>"
-    parts, place = list[str](), 0
+    parts, position = list[str](), 0
     for span in description.spans:
         colour = COLOURS[span.group % len(COLOURS)]
         inside = escape(" ".join(words[span.start : span.end]))
-        parts += map(escape, words[place : span.start])
+        parts += map(escape, words[position : span.start])
         parts.append(
             f'<span class="mention" style="border-color: {colour}">{inside}</span> '
             f"<small>{escape(span.label)}</small>"
         )
-        place = span.end
-    return " ".join([*parts, *map(escape, words[place:])])
+        position = span.end
+    return " ".join([*parts, *map(escape, words[position:])])
 
 
 def _tree(words: list[str], description: Description) -> str:
@@ -104,10 +104,10 @@ def _tree(words: list[str], description: Description) -> str:
     whole = {n: (n + 1, (n + 0.5) * WORD, 0) for n in range(len(words))}
     edges = []
     for span in description.spans:
-        parts, place = [], span.start
-        while place < span.end:
-            parts.append(whole.pop(place))
-            place = parts[-1][0]
+        parts, position = [], span.start
+        while position < span.end:
+            parts.append(whole.pop(position))
+            position = parts[-1][0]
         height = 1 + max(level for *_, level in parts)
         middle = (parts[0][1] + parts[-1][1]) / 2
         whole[span.start] = (span.end, middle, height)

@@ -230,8 +230,8 @@ def _table(
             continue
         errors = (number.stderr, number.monte_carlo_stderr, number.draws_stderr)
         has_error = name in RATES or number.stderr is not None
-        told = [*map(error, errors)] if has_error else ["", "", ""]
-        cells.append([name, written(name, number), *told])
+        words = [*map(error, errors)] if has_error else ["", "", ""]
+        cells.append([name, written(name, number), *words])
     how = [f"{name}={value}" for name, value in stated(settings).items()]
     about = " ".join([f"checkpoint {settings.get('checkpoint')}", *how])
     lines = [head, f"  {about}", *aligned(cells, right=True)]

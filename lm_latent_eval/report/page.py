@@ -136,8 +136,8 @@ def _about(
     versions = {
         f"lm_latent_eval {v}" for s in settings if (v := s.get("lm_latent_eval"))
     }
-    told = ", ".join([*sorted(days), *sorted(versions)])
-    return {"name": name, "label": label or "", "told": told}
+    origin = ", ".join([*sorted(days), *sorted(versions)])
+    return {"name": name, "label": label or "", "told": origin}
 
 
 def _day(when: datetime) -> str:
@@ -158,9 +158,9 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], Any]:
             before = name
         elif before not in ERRORS:
             errors[before] = (*errors.get(before, ()), name)
-    told = readable(table, errors).to_numpy()
+    words = readable(table, errors).to_numpy()
     cells = [
-        [*zip(*pair, strict=True)] for pair in zip(table.to_numpy(), told, strict=True)
+        [*zip(*pair, strict=True)] for pair in zip(table.to_numpy(), words, strict=True)
     ]
     return [*table.columns], cells
 
@@ -210,11 +210,11 @@ def _verdicts(task: str, compared: Sequence[Comparison], points: float | None) -
         }
         drawn = [chart]
     verdicts = [each.verdict for each in compared]
-    wanted = [] if points is None else [power(each, points) for each in compared]
+    powers = [] if points is None else [power(each, points) for each in compared]
     return {
         "name": task,
         "says": [each.verdict for each in ranks] or verdicts,
-        "more": [each.sentence for each in wanted],
+        "more": [each.sentence for each in powers],
         "verdicts": verdicts if ranks else [],
         "ranking": [
             {"model": name, each.metric: value, "not told apart": each.letters[name]}
@@ -342,8 +342,8 @@ def _interval(name: str, run: Run) -> charts.Band:
     )
     most = rate.value + bits(slack(run.answers, side.bound)) / int(sizes.sum())
     low, high = rate.interval
-    known = RATES["bits_per_byte"].rate(Totals(run.answers)).stderr is not None
-    if not known or math.isinf(high - low):
+    has_error = RATES["bits_per_byte"].rate(Totals(run.answers)).stderr is not None
+    if not has_error or math.isinf(high - low):
         low = high = rate.value
     exact = side.bound is Bound.EXACT or side.bound not in CERTIFIED
     return name, rate.value, (low, high), None if exact else most

@@ -127,13 +127,13 @@ def _results(path: Path, metric: str | None) -> list[Run]:
     stamp = path.stem.removeprefix("results_")
     try:
         config, about = content["config"], _about(content)
-        ours = config.get("latent_eval", {}).get("records", {})
+        records_of = config.get("latent_eval", {}).get("records", {})
         for listed, task in content["configs"].items():
             name = task.get("task", listed)  # without that of a group
             settings = {**about, "groups": _groups(content, listed)}
             log = logs.get(f"samples_{listed}_{stamp}.jsonl")
-            if name in ours and metric is None:
-                [record] = records.read(beside(path, ours[name]))
+            if name in records_of and metric is None:
+                [record] = records.read(beside(path, records_of[name]))
                 settings |= record.settings
                 record = replace(record, task=name, settings=settings)
                 runs.append(Run.of(record, read_fields(log) if log else None))
@@ -185,13 +185,13 @@ def _of_log(
     lower = {m.get("metric") for m in listed if m.get("higher_is_better") is False}
     errors = list[ValueError]()
     names = [metric] if metric else [str(each.get("metric")) for each in listed]
-    for wanted in names:
+    for score in names:
         try:
-            units = of_answers(read_scores(log, wanted))
+            units = of_answers(read_scores(log, score))
         except ValueError as err:
             errors.append(err)
         else:
-            yield Run(name, wanted, settings, units, lower_is_better=wanted in lower)
+            yield Run(name, score, settings, units, lower_is_better=score in lower)
     if len(errors) == len(names):
         raise errors[0]
     for error in errors:

@@ -78,16 +78,16 @@ def _read_archive(path: Path, content: Any, metric: str | None) -> list[Run]:
             lower[key] = bool(config.get("lower_is_better"))
         model = str(content["model_info"].get("name"))
     rates = {key for key, name in names.items() if RATE.search(name)}
-    asked = metric in {names[key] for key in rates} | rates
-    if asked or (rates and len(rates) == len(names)):
+    is_rate = metric in {names[key] for key in rates} | rates
+    if is_rate or (rates and len(rates) == len(names)):
         raise ValueError(
             f"{path}: a rate of likelihoods is no mean over its samples; compare the "
             "runs themselves, a folder of --output_path or a file of `estimate`"
         )
     rows, runs = _rows(samples), dict[str, Run]()
     for key, task in tasks.items():
-        wanted = metric in (names[key], key) if metric else task not in runs
-        if wanted and key in rows and key not in rates:
+        is_requested = metric in (names[key], key) if metric else task not in runs
+        if is_requested and key in rows and key not in rates:
             settings, units = (
                 {"model": model, "estimator": "exact"},
                 of_answers(rows[key]),
@@ -190,8 +190,10 @@ def _scores(sample: dict[str, Any]) -> dict[str, Any]:
         value = score["value"] if isinstance(score, dict) else score
         several = value if isinstance(value, dict) else {None: value}
         for key, each in several.items():
-            number = LETTERS.get(each, each) if isinstance(each, str) else each
-            scores[name if key is None else f"{name}/{key}"] = number
+            letter = isinstance(each, str)
+            scores[name if key is None else f"{name}/{key}"] = (
+                LETTERS.get(each, each) if letter else each
+            )
     return scores
 
 

@@ -99,14 +99,14 @@ def _by_document(path: Path, make: Callable[[Sample], T]) -> dict[int, T]:
 
 
 def _answers(sample: Sample) -> Iterator[Answer]:
-    asked, given = sample.get("arguments"), sample.get("resps")
-    if not isinstance(asked, dict) or not asked:
-        raise ValueError(f"arguments: expected an object, not {asked!a:.40}")
-    if not isinstance(given, list) or len(given) != len(asked):
-        raise ValueError(f"resps: expected a list of {len(asked)}, not {given!a:.40}")
+    options, given = sample.get("arguments"), sample.get("resps")
+    if not isinstance(options, dict) or not options:
+        raise ValueError(f"arguments: expected an object, not {options!a:.40}")
+    if not isinstance(given, list) or len(given) != len(options):
+        raise ValueError(f"resps: expected a list of {len(options)}, not {given!a:.40}")
     accuracy = sample.get("acc")
     for option, (arguments, answers) in enumerate(
-        zip(asked.values(), given, strict=True)
+        zip(options.values(), given, strict=True)
     ):
         strings = [*arguments.values()] if isinstance(arguments, dict) else []
         if strings and not isinstance(strings[-1], str):

@@ -167,10 +167,12 @@ def rendered(table: pd.DataFrame, kind: str, errors: Errors | None = None) -> st
     flush = ["right" if _is_numeric(table[name]) else "left" for name in table.columns]
     words = readable(table, errors or {})
     if kind == "text":
-        told = words.map(markdown).rename(columns=markdown)
-        return str(told.to_markdown(index=False, colalign=flush, disable_numparse=True))
-    told = words.map(one_line).rename(columns=one_line)
-    style = told.style.hide(axis="index").format(escape="latex")
+        escaped = words.map(markdown).rename(columns=markdown)
+        return str(
+            escaped.to_markdown(index=False, colalign=flush, disable_numparse=True)
+        )
+    escaped = words.map(one_line).rename(columns=one_line)
+    style = escaped.style.hide(axis="index").format(escape="latex")
     return str(
         style.format_index(escape="latex", axis="columns").to_latex(
             hrules=True, column_format="".join(each[0] for each in flush)

@@ -101,13 +101,13 @@ class Run:
             fields: Fields of documents, by the index of their answers.
         """
         answers, documents = record.answers, fields or {}
-        asked = any(answer.is_greedy is not None for answer in answers)
+        is_of_questions = any(answer.is_greedy is not None for answer in answers)
         return cls(
             record.task,
-            ACCURACY if asked else LOG_LIKELIHOOD,
+            ACCURACY if is_of_questions else LOG_LIKELIHOOD,
             record.settings,
             of_answers(_questions(answers, documents))
-            if asked
+            if is_of_questions
             else _texts(answers, documents),
             answers,
             finished=record.finished,

@@ -122,8 +122,8 @@ class CausalLanguage(Language):
         sequences: list[list[int]] = []
         log_p = []
         for start in range(0, len(keys), self.batch_size):
-            some = step_uniforms(keys[start : start + self.batch_size], max_length)
-            ids, each = self._draw(sent_uniforms(some, self.model.device))
+            uniforms = step_uniforms(keys[start : start + self.batch_size], max_length)
+            ids, each = self._draw(sent_uniforms(uniforms, self.model.device))
             sequences += ids
             log_p.append(each)
         return Sample(sequences, torch.cat([torch.zeros(0).double(), *log_p]))
@@ -132,8 +132,8 @@ class CausalLanguage(Language):
         """Score whole sequences, one pass each; see :meth:`Language.log_p`."""
         checked = checked_sequences(sequences, self)
         check_positions(self.model, self.name, max(map(len, checked), default=0))
-        wanted = [((self.begin_id,), ids) for ids in checked]
-        scored = self._reader.score(wanted, self.batch_size)
+        pairs = [((self.begin_id,), ids) for ids in checked]
+        scored = self._reader.score(pairs, self.batch_size)
         return torch.tensor([each.total for each in scored], dtype=torch.float64)
 
     def settings(self) -> dict[str, Any]:
@@ -187,14 +187,14 @@ def _special(given: int | None, name: str, model: Any, tokenizer: Any) -> int:
     if given is not None:
         return given
     sources = {"configuration": model.config, "tokenizer": tokenizer}
-    said = {where: getattr(source, name, None) for where, source in sources.items()}
-    found = {where: token for where, token in said.items() if isinstance(token, int)}
-    if len(set(found.values())) != 1:
+    ids = {where: getattr(source, name, None) for where, source in sources.items()}
+    tokens = {where: token for where, token in ids.items() if isinstance(token, int)}
+    if len(set(tokens.values())) != 1:
         raise ValueError(
-            f"there is no one {name} (configuration: {said['configuration']}, "
-            f"tokenizer: {said['tokenizer']}): say which"
+            f"there is no one {name} (configuration: {ids['configuration']}, "
+            f"tokenizer: {ids['tokenizer']}): say which"
         )
-    return next(iter(found.values()))
+    return next(iter(tokens.values()))
 
 
 def _digest(model: Any) -> str:

@@ -100,14 +100,14 @@ def read_description(path: Path) -> dict[str, Any]:
         ValueError: If it is not an object, or a name stands twice in one.
     """
     try:
-        found = read_json(path)
+        description = read_json(path)
     except (OSError, ValueError) as err:
         raise ValueError(
             f"{path} is not the description of a language ({err})"
         ) from err
-    if not isinstance(found, dict):
+    if not isinstance(description, dict):
         raise ValueError(f"{path}: expected a JSON object with the key 'kind'")
-    return found
+    return description
 
 
 def write_description(description: Mapping[str, Any], path: Path) -> None:
@@ -141,8 +141,8 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase | None:
         return None
     # Where there are no files, transformers may make one up that has no words.
     words = tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)
-    found: PreTrainedTokenizerBase | None = tokenizer if words else None
-    return found
+    loaded: PreTrainedTokenizerBase | None = tokenizer if words else None
+    return loaded
 
 
 _BLOCKS = 8
@@ -255,22 +255,22 @@ def checked_sequences(
     Raises:
         ValueError: As :meth:`Language.log_p`.
     """
-    found = [tuple(sequence) for sequence in sequences]
-    for number, ids in enumerate(found):
+    checked = [tuple(sequence) for sequence in sequences]
+    for n, ids in enumerate(checked):
         if not ids:
             raise ValueError(
-                f"sequence {number} has no tokens; one without words is "
+                f"sequence {n} has no tokens; one without words is "
                 f"[{language.end_id}], its end"
             )
         wrong = [token for token in ids if not 0 <= token < language.vocab_size]
         if wrong:
             raise ValueError(
-                f"sequence {number} has the token id {wrong[0]}, but the language's "
+                f"sequence {n} has the token id {wrong[0]}, but the language's "
                 f"are 0 .. {language.vocab_size - 1}: is it of another tokenizer?"
             )
         if language.end_id in ids[:-1]:
-            raise ValueError(f"sequence {number} goes on after its end: {list(ids)}")
-    return found
+            raise ValueError(f"sequence {n} goes on after its end: {list(ids)}")
+    return checked
 
 
 def log_p_by_length(
@@ -283,10 +283,10 @@ def log_p_by_length(
     """
     distinct = list(dict.fromkeys(sequences))
     lengths: dict[int, list[int]] = {}
-    for place, ids in enumerate(distinct):
-        lengths.setdefault(len(ids), []).append(place)
-    found = torch.empty(len(distinct), dtype=torch.float64)
-    for places in lengths.values():
-        found[places] = log_p(torch.tensor([distinct[place] for place in places]))
-    where = {ids: place for place, ids in enumerate(distinct)}
-    return found[[where[ids] for ids in sequences]]
+    for row, ids in enumerate(distinct):
+        lengths.setdefault(len(ids), []).append(row)
+    scores = torch.empty(len(distinct), dtype=torch.float64)
+    for rows in lengths.values():
+        scores[rows] = log_p(torch.tensor([distinct[row] for row in rows]))
+    where = {ids: row for row, ids in enumerate(distinct)}
+    return scores[[where[ids] for ids in sequences]]

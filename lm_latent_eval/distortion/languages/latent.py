@@ -105,10 +105,10 @@ class LatentLanguage(Language):
             ValueError: If sequences could have more words than the maximum.
         """
         if self._has_too_many(whole("max_length", max_length, 1)):
-            number = _count(self._model.num_latents(max_length))
+            num_latents = _count(self._model.num_latents(max_length))
             raise ValueError(
                 f"max_length={max_length}: a sequence without its end can have "
-                f"{max_length} words, and {number} latents to sum over. Give a "
+                f"{max_length} words, and {num_latents} latents to sum over. Give a "
                 f"max_length of {MOST_WORDS} or less"
             )
         keys = [sequence_key(seed, index) for index in indices]
@@ -165,27 +165,27 @@ class LatentLanguage(Language):
     def _log_p(self, ids: Tensor) -> Tensor:
         """Score sequences of one length, (n, length) -> (n,)."""
         length, ended = ids.shape[1], ids[:, -1] == END_ID
-        found = torch.empty(len(ids), dtype=torch.float64)
-        for some, num_words in ((ended, length - 1), (~ended, length)):
-            (places,) = some.nonzero(as_tuple=True)
+        log_p = torch.empty(len(ids), dtype=torch.float64)
+        for chosen, num_words in ((ended, length - 1), (~ended, length)):
+            (rows,) = chosen.nonzero(as_tuple=True)
             together = _LATENTS_AT_ONCE // self._model.num_latents(num_words)
             at_once = min(self._batch_size, max(1, together))
-            for where in places.split(at_once) if len(places) else ():
+            for where in rows.split(at_once) if len(rows) else ():
                 words = sent(self._ids[ids[where]], self._model.device)
-                found[where] = self._model.log_marginal(words).cpu()
-        return found
+                log_p[where] = self._model.log_marginal(words).cpu()
+        return log_p
 
     def _has_too_many(self, num_words: int) -> bool:
         return num_words > MOST_WORDS and self._model.num_latents(num_words) > 1
 
     def _check_words(self, num_words: Sequence[int]) -> None:
-        long = [place for place, n in enumerate(num_words) if self._has_too_many(n)]
+        long = [n for n, words in enumerate(num_words) if self._has_too_many(words)]
         if long:
             most = num_words[long[0]]
-            number = _count(self._model.num_latents(most))
+            num_latents = _count(self._model.num_latents(most))
             raise ValueError(
                 f"{len(long)} of {len(num_words)} sequences have more than "
-                f"{MOST_WORDS} words: sequence {long[0]} has {most}, and {number} "
+                f"{MOST_WORDS} words: sequence {long[0]} has {most}, and {num_latents} "
                 "latents to sum over. Draw them with a smaller max_length"
             )
 

@@ -63,8 +63,8 @@ def load_language(name: str | Path, **options: Any) -> Language:
     try:
         latent = is_latent(name)
     except ValueError as err:
-        known = ", ".join(examples())
-        raise ValueError(f"{err}; the built-in languages are {known}") from err
+        names = ", ".join(examples())
+        raise ValueError(f"{err}; the built-in languages are {names}") from err
     if not latent:
         return CausalLanguage.load(name, **options)
     if wrong := sorted(_OF_CAUSAL & {*options}):
@@ -86,27 +86,29 @@ def language_of(
     Raises:
         ValueError: If it is not there, or is another one.
     """
-    theirs = corpus.settings["language"]
+    expected = corpus.settings["language"]
     file = corpus.directory / LANGUAGE_FILE
     try:
-        of_a_model = theirs["kind"] in ("causal", "latent")
+        of_a_model = expected["kind"] in ("causal", "latent")
         if path is None:
             path = read_description(file)["path"] if of_a_model else file
         if _is_described(path):
             options = {}
         elif of_a_model:
-            options["dtype"] = getattr(torch, theirs["dtype"])
-            options |= {name: theirs[name] for name in sorted(_OF_CAUSAL & {*theirs})}
+            options["dtype"] = getattr(torch, expected["dtype"])
+            options |= {
+                name: expected[name] for name in sorted(_OF_CAUSAL & {*expected})
+            }
     except (AttributeError, KeyError, TypeError) as err:
         raise ValueError(
             f"{corpus.directory} does not say what language it was drawn from ({err!r})"
         ) from err
-    found = load_language(path, **options)
-    if different := differences(theirs, found.settings()):
+    language = load_language(path, **options)
+    if different := differences(expected, language.settings()):
         raise ValueError(
             f"{corpus.directory} was not drawn from this language ({different})"
         )
-    return found
+    return language
 
 
 def _is_described(name: str | Path) -> bool:

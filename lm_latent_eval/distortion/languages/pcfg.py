@@ -134,14 +134,14 @@ class Grammar:
         reached = _closure([self.start], self.rules)
         if lost := [symbol for symbol in self.rules if symbol not in reached]:
             raise ValueError(f"nothing leads from {self.start} to {', '.join(lost)}")
-        place = {symbol: number for number, symbol in enumerate(self.rules)}
+        index = {symbol: n for n, symbol in enumerate(self.rules)}
         # How many B one rewriting of A leaves on average, [A, B].
-        growth = np.zeros((len(place), len(place)))
+        growth = np.zeros((len(index), len(index)))
         for symbol, rights in self.rules.items():
             for right, probability in rights.items():
                 for part in right:
-                    if part in place:
-                        growth[place[symbol], place[part]] += probability
+                    if part in index:
+                        growth[index[symbol], index[part]] += probability
         radius = max(abs(np.linalg.eigvals(growth)))
         if radius >= 1 - 1e-9:
             again = [s for s in self.rules if s in _closure(self._parts(s), self.rules)]
@@ -223,14 +223,14 @@ class NormalForm:
 
 def _closure(symbols: Iterable[str], rules: Rules) -> set[str]:
     """Return what symbols lead to, themselves included."""
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = list(symbols)
     while waiting:
         symbol = waiting.pop()
-        if symbol in rules and symbol not in found:
-            found.add(symbol)
+        if symbol in rules and symbol not in reached:
+            reached.add(symbol)
             waiting += [part for right in rules[symbol] for part in right]
-    return found
+    return reached
 
 
 class PCFG(Language):
@@ -321,14 +321,14 @@ class PCFG(Language):
     def _log_p(self, ids: Tensor) -> Tensor:
         """Score sequences of one length, (n, length) -> (n,)."""
         places = max(1, ids.shape[1] ** 2 // 4) * max(1, len(self._first))
-        found = []
-        for some in ids.split(max(1, _CELLS // places)):
-            ended = some[:, -1] == END_ID
-            log_p = torch.empty(len(some), dtype=torch.float64)
-            log_p[ended] = self._whole(some[ended, :-1])
-            log_p[~ended] = self._beginning(some[~ended])
-            found.append(log_p)
-        return torch.cat(found)
+        scores = []
+        for batch in ids.split(max(1, _CELLS // places)):
+            ended = batch[:, -1] == END_ID
+            log_p = torch.empty(len(batch), dtype=torch.float64)
+            log_p[ended] = self._whole(batch[ended, :-1])
+            log_p[~ended] = self._beginning(batch[~ended])
+            scores.append(log_p)
+        return torch.cat(scores)
 
     def _whole(self, ids: Tensor) -> Tensor:
         """Return the log-probabilities of all words, without the end."""
@@ -345,17 +345,19 @@ class PCFG(Language):
             # Some words from the first on as a whole, the others as a beginning.
             spans = inside[: length - 1 - first]
             whole = torch.stack([each[:, first : first + 1] for each in spans], 2)
-            found = self._joined(whole, prefix[:, None], self._first_chains)
-            prefix = torch.cat([found, prefix], 1)
+            longer = self._joined(whole, prefix[:, None], self._first_chains)
+            prefix = torch.cat([longer, prefix], 1)
         return prefix[:, 0, 0]
 
     def _inside(self, ids: Tensor, widest: int) -> list[Tensor]:
         """Return log b of all spans, (n, places, A) for each width from 1 on."""
         inside = [(self._emitted[ids] @ self._chains).log()]
         for width in range(2, widest + 1):
-            number = ids.shape[1] - width + 1
-            left = [inside[k - 1][:, :number] for k in range(1, width)]
-            right = [inside[width - k - 1][:, k:][:, :number] for k in range(1, width)]
+            num_spans = ids.shape[1] - width + 1
+            left = [inside[k - 1][:, :num_spans] for k in range(1, width)]
+            right = [
+                inside[width - k - 1][:, k:][:, :num_spans] for k in range(1, width)
+            ]
             both = torch.stack(left, 2), torch.stack(right, 2)
             inside.append(self._joined(*both, self._chains))
         return inside

@@ -111,14 +111,14 @@ def _growth(events: Iterable[Hashable]) -> Iterator[tuple[int, int, int, int]]:
     sizes = _round_numbers()
     times: Counter[Hashable] = Counter()
     types: Counter[int] = Counter()
-    size, wanted = 0, next(sizes)
+    size, next_size = 0, next(sizes)
     for size, event in enumerate(events, 1):
         types[times[event]] -= 1
         times[event] += 1
         types[times[event]] += 1
-        if size == wanted:
+        if size == next_size:
             yield size, len(times), types[1], types[2]
-            wanted, noted = next(sizes), size
+            next_size, noted = next(sizes), size
     if size and noted < size:
         yield size, len(times), types[1], types[2]
 

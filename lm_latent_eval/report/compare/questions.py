@@ -54,7 +54,7 @@ def compare_questions(
         )
     questions = _shared(task, a, b)
     answers = [side.units[side.units["unit"].isin({*questions})] for side in sides]
-    asked = [
+    facts = [
         each.groupby("unit", sort=False)
         .agg({"fields": "first", "is_sure": "mean", "is_tied": "mean"})
         .loc[questions]
@@ -65,9 +65,9 @@ def compare_questions(
         for each in answers
     ]
     difference = means[0].mean(0) - means[1].mean(0)
-    fields = zip(*(each["fields"] for each in asked), strict=True)
+    fields = zip(*(each["fields"] for each in facts), strict=True)
     clusters = find_clusters([{**right, **left} for left, right in fields], cluster)
-    unsure = np.logical_or(*(each["is_sure"].to_numpy() < 1 for each in asked))
+    unsure = np.logical_or(*(each["is_sure"].to_numpy() < 1 for each in facts))
     rates = tuple(torch.from_numpy(mean.mean(1)) for mean in means)
     runs = [run_errors(rate) for rate in rates]
     paired = PairedDifference.of(
@@ -84,7 +84,7 @@ def compare_questions(
     alone = [(right[0] & ~right[1]).numpy(), (right[1] & ~right[0]).numpy()]
     within = all(each["score"].between(0, 1).all() for each in answers)
     most = 1.0 if within else math.inf
-    ties = [int((each["is_tied"] > 0).sum()) for each in asked]
+    ties = [int((each["is_tied"] > 0).sum()) for each in facts]
     return Comparison(
         task,
         sides,

@@ -65,12 +65,12 @@ def find_clusters(
                 alone = pd.Series([f"\0{n}" for n in range(len(table))])
                 return table[name].fillna(alone)
         return None
-    known = table.columns[table.notna().all()]
-    if field not in known:
+    shared = table.columns[table.notna().all()]
+    if field not in shared:
         raise ValueError(
             f"--cluster {field}: not every text or question says its {field}; they say "
-            f"{', '.join(known) or 'nothing'}. Sample logs of lm_eval (--log_samples), "
-            "inspect's metadata and columns of a CSV have such fields"
+            f"{', '.join(shared) or 'nothing'}. Sample logs of lm_eval "
+            "(--log_samples), inspect's metadata and columns of a CSV have such fields"
         )
     return table[field]
 
@@ -176,19 +176,19 @@ def sampling_errors(sides: Sequence[Side], texts: Sequence[str]) -> dict[str, An
     squares, too_high = np.zeros(len(texts)), list[float]()
     parts = list[tuple[float, float]]()
     for side in sides:
-        number = len(side.runs)
+        num_runs = len(side.runs)
         units = side.units[side.units["unit"].isin({*texts})]
         for _, run in units.groupby("run"):
             one = run.set_index("unit").loc[[*texts]].reset_index()
             stream = one["stream"].where(one["stream"] != "", one["unit"])
             together = one["draws_stderr"].groupby(stream).transform("sum")
             first = together.where(~stream.duplicated(), 0.0).to_numpy(dtype=float)
-            squares += np.square(first / number)
+            squares += np.square(first / num_runs)
         parts += zip(
-            units["draws_stderr"] / number, units["draws_degrees"], strict=True
+            units["draws_stderr"] / num_runs, units["draws_degrees"], strict=True
         )
         logarithms = units["draws_stderr"][units["bound"] != Bound.ESTIMATED_LOWER]
-        too_high.append(math.fsum([*units["missed"], *logarithms**2 / 2]) / number)
+        too_high.append(math.fsum([*units["missed"], *logarithms**2 / 2]) / num_runs)
     return {
         "draws_stderr": torch.from_numpy(np.sqrt(squares) / math.log(2)),
         "draws_degrees": pooled_degrees(parts),
@@ -206,10 +206,10 @@ def text_of(texts: pd.DataFrame) -> list[str]:
     """Return the texts themselves, where the data set's fields have them; else ""."""
     return [
         next(
-            (text for text in fields.values() if digest(text) == wanted),
+            (text for text in fields.values() if digest(text) == of_text),
             fields.get("text", ""),
         )
-        for fields, wanted in zip(texts["fields"], texts["digest"], strict=True)
+        for fields, of_text in zip(texts["fields"], texts["digest"], strict=True)
     ]
 
 

@@ -49,8 +49,10 @@ def compare(sides: Mapping[str, Runs], cluster: str | None = None) -> list[Compa
     count = Counter(each.task for each in every)
     return [
         each
-        if (number := count[each.task]) == 1
-        else replace(each.at(DELTA / number), adjusted=min(1.0, number * each.p_value))
+        if (num_pairs := count[each.task]) == 1
+        else replace(
+            each.at(DELTA / num_pairs), adjusted=min(1.0, num_pairs * each.p_value)
+        )
         for each in every
     ]
 

@@ -192,8 +192,10 @@ def _line(side: Side) -> str:
     settings = side.settings[0]
     parts = [str(settings.get("model")), str(settings.get("checkpoint") or "")]
     if (estimator := settings.get("estimator")) not in (None, "exact"):
-        number = settings.get("num_samples")  # none, where nothing is drawn
-        parts.append(estimator if number is None else f"{estimator}, K = {number:,}")
+        num_samples = settings.get("num_samples")  # none, where nothing is drawn
+        parts.append(
+            estimator if num_samples is None else f"{estimator}, K = {num_samples:,}"
+        )
     parts += [f"{len(side.runs)} runs"] * (len(side.runs) > 1)
     return ", ".join(filter(None, parts))
 
@@ -245,21 +247,21 @@ def _differences(each: Comparison) -> list[list[str]]:
     together = "" if each.adjusted is None else ", all together"
     spans = [f"  at 95 %{together}", *(span(each, name) for name in each.measures)]
     if each.is_of_texts:
-        found = [
+        rows = [
             [each.pair, *(with_error(d.value, d.stderr, "+") for d in differences)],
             ["  over draws", *(f"± {error(d.draws_stderr)}" for d in differences)],
             ["  over texts", *(f"± {error(d.texts_stderr)}" for d in differences)],
             spans,
         ]
     else:
-        found = [[each.pair, difference_of(each)], spans]
+        rows = [[each.pair, difference_of(each)], spans]
         if any(each.repeats):
             size = _size(each, math.hypot(*each.repeats))
-            found.append(["  over answers", f"± {size}"])
+            rows.append(["  over answers", f"± {size}"])
     if any(d.runs_stderr for d in differences):
         sizes = [f"± {_size(each, d.runs_stderr)}" for d in differences]
-        found.append(["  over runs", *sizes])
-    return found
+        rows.append(["  over runs", *sizes])
+    return rows
 
 
 MOST = 5
