@@ -20,39 +20,39 @@ from lm_latent_eval.convert.originals import ModelT, OriginalError, with_weights
 from lm_latent_eval.text.corpora import END_MARK, START_MARK
 
 SPECIAL_WORDS = (PADDING, UNKNOWN, START_MARK, END_MARK)
-"""In the order of our ids; where a vocabulary has another, its words are renumbered."""
+"""Reserved words in the order of our ids; other vocabularies are renumbered."""
 
 Weights: TypeAlias = Mapping[str, Tensor]
 Renaming: TypeAlias = Callable[[Weights], Weights]
-"""Tensors of a model or a proposal -> by our names; a ``ValueError`` says which one it
-does not know."""
+"""Function from tensors of a model or a proposal to our names; a ``ValueError`` names
+an unknown tensor."""
 
 
 def by_reading(proposals: Iterable[Archive]) -> dict[str, Archive]:
-    """Tell proposals apart by what they read, ``peeking`` or ``nonpeeking``.
+    """Sort proposals into ``peeking`` and ``nonpeeking``.
 
     Raises:
-        OriginalError: If two read the same.
+        OriginalError: If two are of one kind.
     """
-    found: dict[str, Archive] = {}
+    by_name: dict[str, Archive] = {}
     for proposal in proposals:
         offset = proposal.section("dataset_reader").get("offset")
         reading = "nonpeeking" if offset else "peeking"
-        if reading in found:
+        if reading in by_name:
             raise OriginalError(
                 f"{proposal.path} is a second {reading} proposal: give one"
             )
-        found[reading] = proposal
-    return found
+        by_name[reading] = proposal
+    return by_name
 
 
 def check_vocabularies(
     model: Archive, proposal: Archive, namespaces: Iterable[str]
 ) -> None:
-    """Refuse a proposal over other words, or other entries of another namespace.
+    """Refuse a proposal with other words, or other entries of given namespaces.
 
     Raises:
-        OriginalError: If a vocabulary is missing or not that of the model.
+        OriginalError: If a vocabulary is missing or differs from the model's.
     """
     for namespace in namespaces:
         if proposal.namespace(namespace) != model.namespace(namespace):
@@ -63,22 +63,22 @@ def check_vocabularies(
 
 
 def matrix(archive: Archive, name: str) -> Tensor:
-    """Return a matrix of the weights.
+    """Matrix among the weights.
 
     Raises:
         OriginalError: If there is none of that name.
     """
-    found = archive.weights.get(name, torch.empty(0))
-    if found.ndim != 2:
+    tensor = archive.weights.get(name, torch.empty(0))
+    if tensor.ndim != 2:
         raise OriginalError(
             f"{archive.path}: weights.th has no matrix {name}: it is of another model, "
             "or of other code"
         )
-    return found
+    return tensor
 
 
 def ordered_words(archive: Archive) -> list[str]:
-    """Return the words in the order of our ids: the special ones first.
+    """Words in the order of our ids: the special ones first.
 
     Raises:
         OriginalError: If there is no vocabulary, or it lacks a special word.
@@ -95,19 +95,19 @@ def take_over(
     *,
     tables: Mapping[str, str],
 ) -> ModelT:
-    """Return our model with the original's weights, in the precision of the archives.
+    """Build our model with the original's weights, in the precision of the archives.
 
     Args:
         build: Builds it.
-        original: The archive of the model.
-        proposals: Reading -> archive.
-        rename: From their names to ours.
-        tables: Their names of tensors with one row an entry -> the vocabulary. Rows
-            change places where the words do.
+        original: Archive of the model.
+        proposals: Kind of proposal -> archive.
+        rename: Function from their names to ours.
+        tables: Their names of tensors with one row an entry -> the vocabulary. Rows are
+            permuted as the words are.
 
     Raises:
-        OriginalError: If a tensor is missing, of another size than its vocabulary or
-            the others, or unknown.
+        OriginalError: If a tensor is missing, unknown, or its size contradicts its
+            vocabulary or other tensors.
     """
     order = _order(original)
     weights: dict[str, Tensor] = {}
@@ -130,7 +130,7 @@ def take_over(
 
 
 def placed(part: Weights, reading: str | None = None) -> dict[str, Tensor]:
-    """Name the tensors of the model, or of the proposal that reads so, in the whole."""
+    """Names of the tensors of the model, or of a proposal, in the whole."""
     if reading is None:
         return {f"generative.{name}": tensor for name, tensor in part.items()}
     return {
@@ -140,19 +140,18 @@ def placed(part: Weights, reading: str | None = None) -> dict[str, Tensor]:
 
 
 def _check_rows(archive: Archive, tables: Mapping[str, str]) -> None:
-    """Refuse a vocabulary that is not of the weights."""
+    """Refuse a vocabulary that contradicts the weights."""
     for name, namespace in tables.items():
-        tensor, number = archive.weights.get(name), len(archive.namespace(namespace))
-        if tensor is not None and tensor.shape[:1] != (number,):
+        tensor, size = archive.weights.get(name), len(archive.namespace(namespace))
+        if tensor is not None and tensor.shape[:1] != (size,):
             raise OriginalError(
-                f"{archive.path}: vocabulary/{namespace}.txt has {number} entries, the "
+                f"{archive.path}: vocabulary/{namespace}.txt has {size} entries, the "
                 f"padding included, but {name} of weights.th is {(*tensor.shape,)}: "
                 "they are of different models"
             )
 
 
 def _order(archive: Archive) -> list[int]:
-    """Return the words' ids in our order."""
     words = archive.namespace("tokens")
     missing = [word for word in SPECIAL_WORDS if word not in words]
     if missing:

@@ -1,6 +1,6 @@
 """AllenNLP archives: configuration, vocabularies and weights.
 
-An archive is a ``tar.gz`` or the directory that it unpacks to::
+An archive is a ``tar.gz`` or its unpacked folder::
 
     config.json
     weights.th                            a torch pickle, name -> tensor
@@ -47,7 +47,7 @@ class Archive:
     """Namespace -> entries in the order of their ids, the padding included."""
 
     def namespace(self, name: str) -> list[str]:
-        """Return a vocabulary.
+        """Vocabulary of a namespace.
 
         Raises:
             OriginalError: If there is none of that name.
@@ -59,7 +59,7 @@ class Archive:
         return self.vocabulary[name]
 
     def section(self, name: str) -> dict[str, Any]:
-        """Return a section of the configuration; it is empty if there is none."""
+        """Section of the configuration; empty if missing."""
         section = self.config.get(name)
         return section if isinstance(section, dict) else {}
 

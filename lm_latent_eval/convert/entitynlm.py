@@ -1,13 +1,13 @@
 """Conversion of EntityNLM checkpoints from the authors' code.
 
-Sizes are those of the weights. All words can be uttered, padding and start too, as the
-weights were trained: p sums to less than 1 over texts without them. No noise is added
-to new entities.
+Sizes are those of the weights. All words can be predicted, padding and start too, as
+the weights were trained: p sums to less than 1 over texts without them. No noise is
+added to new entities.
 
-The words of such a model were cut by another program, so its tokenizer cuts at white
-space alone: texts are given as the original data has them, with spaces between words, a
-sentence a line. The model begins every sentence after ``@@START@@`` and ends it with
-``@@END@@``, the last one too.
+Words are those of another program, so the tokenizer splits at white space alone: texts
+are given as the original data has them, with spaces between words, a sentence a line.
+The model begins every sentence after ``@@START@@`` and ends it with ``@@END@@``, the
+last one too.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def rename_weights(weights: Mapping[str, Tensor], *, tied: bool) -> dict[str, Te
         tied: Whether the output layer shares the embeddings (its copy is left out).
 
     Raises:
-        ValueError: If a tensor has a name that no original EntityNLM has.
+        ValueError: If a tensor's name is unknown.
     """
     left_out = (*_COPIES, re.escape(_OUTPUT)) if tied else _COPIES
     return renamed(weights, _RENAMED, _KIND, left_out)
@@ -91,7 +91,7 @@ def convert(
     """Write a checkpoint directory of an original model.
 
     Args:
-        archive: Of an EntityNLM: a tar.gz or what it unpacks to.
+        archive: Archive of an EntityNLM: a tar.gz or its unpacked folder.
         output: The directory.
         proposals: Archives of its proposals (EntityDisc); one whose reader has an
             ``offset`` does not peek. Without any, p's own ``prior`` proposes.
@@ -131,7 +131,6 @@ def convert(
 
 
 def _size(archive: Archive) -> dict[str, Any]:
-    """Return the sizes that the weights have, by our names."""
     weights = archive.weights
     layers = 0
     while f"_rnn._rnns.{layers}.weight_hh_l0_raw" in weights:
@@ -149,7 +148,7 @@ def _size(archive: Archive) -> dict[str, Any]:
 def _tokenizer(archive: Archive) -> WordTokenizer:
     """Number the words in our order; a line break ends and begins a sentence."""
     words = ordered_words(archive)
-    # Where the next sentence has its own start mark, that is the one.
+    # A start mark of the next sentence is not repeated.
     line_break = Regex(rf"\s*\n\s*(?:{START_MARK}(?!\S)\s*)?")
     marks = Replace(line_break, f" {END_MARK} {START_MARK} ")
     return WordTokenizer.at_white_space(words, len(words), normalizer=marks)

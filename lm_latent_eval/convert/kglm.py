@@ -1,18 +1,17 @@
 """Conversion of KGLM checkpoints from the authors' code.
 
-What is kept, because the weights were trained with it: choices that lead nowhere keep
-their mass (``only_possible=False``, so p is sub-normalised), copy scores are read in
-another order than was meant (``copy_scores="reshaped"``), dates share one entity, and
-so do quantities. Each is a field of the configuration, never a switch of the code. What
-is not kept: factors charged for decisions that a token does not make, and mask
-constants where there should be -inf. See ``docs/kglm.md``.
+Three properties of the weights are kept as fields of the configuration: impossible
+choices keep their mass (``only_possible=False``, so p is sub-normalised), copy scores
+are read in another order than intended (``copy_scores="reshaped"``), and dates share
+one entity, as quantities do. Two are not: factors for decisions that a token does not
+make, and mask constants instead of -inf. See ``docs/kglm.md``.
 
-The words of such a model were cut by another program, so its tokenizer cuts at white
-space alone: texts are given as the original data has them, with spaces between words,
-which stay as they are (case and marks count). The model begins a text after
-``@@START@@``; every line of it ends with ``@@END@@``, the last one too.
+Words are those of another program, so the tokenizer splits at white space alone: texts
+are given as the original data has them, with spaces between words (case and marks
+count). The model begins a text after ``@@START@@``; every line of it ends with
+``@@END@@``, the last one too.
 
-Models with a shortlist choose a new entity from those of the document at hand, which
+Models with a shortlist choose a new entity from those of the current document, which
 only annotated text has. Here they choose among all entities, for which they were not
 trained.
 """
@@ -71,7 +70,7 @@ _RENAMED = (
     (r"^_fc_copy\.(\w+)$", r"words.copy.\1"),
 )
 _COPY = r"(_rnn\._)?rnns\.\d+\.module\.weight_hh_l0"
-"""Of weight_hh_l0_raw, made for weight dropout."""
+"""Copy of weight_hh_l0_raw for weight dropout."""
 _TIED = {
     "_fc_generate.weight": "_token_embedder.weight",
     "_fc_new_entity.weight": "_entity_embedder.weight",
@@ -83,7 +82,7 @@ Names = Mapping[str, Sequence[Sequence[str]]]
 """Entity -> surface forms, each a list of words."""
 
 LITERALS = {"T": "@@DATE@@", "V": "@@QUANTITY@@"}
-"""First letter of a date or quantity -> the entity that annotated text calls it."""
+"""First letter of a date or quantity -> its entity in annotated text."""
 
 _CLITIC = r"['’](?:s|re|ve|ll|d|m)\b"
 _WORD_OF_ALIAS = re.compile(
@@ -116,8 +115,7 @@ def rename_weights(weights: Mapping[str, Tensor], *, tied: bool) -> dict[str, Te
         tied: Whether output layers share the embeddings (their copies are left out).
 
     Raises:
-        ValueError: If a tensor has a name that no original KGLM has, or one that is
-            said to be shared is not.
+        ValueError: If a tensor's name is unknown, or a tied one differs.
     """
     shared = _TIED if tied else {}
     for old, new in shared.items():
@@ -135,8 +133,8 @@ def read_edges(path: Path) -> Edges:
     table = _read_table(path)
     edges: dict[str, list[tuple[str, str]]] = {}
     for head, out in table.items():
-        known = isinstance(out, (list, tuple))
-        if not (known and all(_is_words(edge) and len(edge) == 2 for edge in out)):
+        listed = isinstance(out, (list, tuple))
+        if not (listed and all(_is_words(edge) and len(edge) == 2 for edge in out)):
             raise ValueError(
                 f"{path}: {head!r:.60} has {shown(out)}; expected a list of "
                 "(relation, tail)"
@@ -146,7 +144,7 @@ def read_edges(path: Path) -> Edges:
 
 
 def read_aliases(path: Path) -> Names:
-    """Read entity -> [name, ...] and cut the names into words.
+    """Read entity -> [name, ...] and split the names into words.
 
     Raises:
         ValueError: If the file is unsafe, damaged or holds something else.
@@ -154,8 +152,8 @@ def read_aliases(path: Path) -> Names:
     table = _read_table(path)
     names: dict[str, list[list[str]]] = {}
     for entity, forms in table.items():
-        known = isinstance(forms, (list, tuple, set, frozenset))
-        if not (known and all(isinstance(f, str) or _is_words(f) for f in forms)):
+        is_list = isinstance(forms, (list, tuple, set, frozenset))
+        if not (is_list and all(isinstance(f, str) or _is_words(f) for f in forms)):
             raise ValueError(
                 f"{path}: {entity!r:.60} has {shown(forms)}; expected a list of names, "
                 "each a string or a list of words"
@@ -206,11 +204,10 @@ def build_graph(
         nodes: The original ``raw_entity_ids`` vocabulary.
         entities: The original ``entity_ids`` vocabulary.
         relations: The original ``relations`` vocabulary.
-        literal_entity: First letter of a node without an entity of its own -> the
-            entity that it shares (the reader's dates and quantities); others are
-            unknown.
-        max_aliases: Surface forms kept a node.
-        max_alias_words: Words kept a surface form.
+        literal_entity: First letter of a node without an entity of its own -> its
+            shared entity (the reader's dates and quantities); others are unknown.
+        max_aliases: Number of surface forms kept of a node.
+        max_alias_words: Number of words kept of a surface form.
     """
     node_id = {name: i for i, name in enumerate(nodes)}
     entity_id = {name: i for i, name in enumerate(entities)}
@@ -227,8 +224,8 @@ def build_graph(
                 labels.append(relation_id.get(relation, 1))
     key = torch.tensor(keys, dtype=torch.long)
     order = key.argsort(stable=True)
-    known = ((node_id[name], f) for name, f in aliases.items() if name in node_id)
-    table = alias_table(known, (len(nodes), max_aliases, max_alias_words))
+    forms = ((node_id[name], f) for name, f in aliases.items() if name in node_id)
+    table = alias_table(forms, (len(nodes), max_aliases, max_alias_words))
     return KnowledgeGraph(
         edge_key=key[order],
         edge_relation=torch.tensor(labels, dtype=torch.int32)[order],
@@ -265,13 +262,13 @@ def convert(
     """Write a checkpoint directory of an original model.
 
     Args:
-        archive: Of a ``kglm`` model: a tar.gz or what it unpacks to.
+        archive: Archive of a ``kglm`` model: a tar.gz or its unpacked folder.
         output: The directory.
         knowledge_graph: Entity -> list of (relation, tail), a pickle or JSON; None is
-            the file that the archive's configuration names.
-        aliases: Entity -> list of names, a pickle or JSON. A name is a string, cut
+            the file named in the archive's configuration.
+        aliases: Entity -> list of names, a pickle or JSON. A name is a string, split
             into words by ``split_alias``, or the list of its words. None is the file
-            that the archive's configuration names.
+            named in the archive's configuration.
         proposals: Archives of ``kglm-disc`` models; one whose reader has an ``offset``
             does not peek. Without any, p's own ``prior`` proposes.
 
@@ -290,8 +287,8 @@ def convert(
     alias_file = aliases or _named(original, "dataset_reader", "alias_database_path")
     edges, names = read_edges(graph_file), read_aliases(alias_file)
     entities = {*original.vocabulary.get("raw_entity_ids", ())}
-    for path, found in ((graph_file, edges), (alias_file, names)):
-        if found and entities.isdisjoint(found):
+    for path, table in ((graph_file, edges), (alias_file, names)):
+        if table and entities.isdisjoint(table):
             raise ValueError(
                 f"{path} and {archive} have no entity in common: they are of different "
                 "models"
@@ -327,7 +324,6 @@ def convert(
 
 
 def _size(archive: Archive, kind: str) -> dict[str, Any]:
-    """Return the sizes that the weights have and the archive says, by our names."""
     options = archive.config["model"]
     if options["type"] != kind:
         raise OriginalError(
@@ -349,18 +345,17 @@ def _size(archive: Archive, kind: str) -> dict[str, Any]:
 
 def _check_twin(model: Archive, proposal: Archive) -> None:
     """Refuse a proposal of another size, or over other words, entities or relations."""
-    wanted, found = _size(model, "kglm"), _size(proposal, "kglm-disc")
-    for name in wanted:
-        if found[name] != wanted[name]:
+    size, other = _size(model, "kglm"), _size(proposal, "kglm-disc")
+    for name in size:
+        if other[name] != size[name]:
             raise OriginalError(
-                f"{proposal.path} has {name}={found[name]}, but {model.path} has "
-                f"{wanted[name]}: here a model and its proposals are of one size"
+                f"{proposal.path} has {name}={other[name]}, but {model.path} has "
+                f"{size[name]}: here a model and its proposals are of one size"
             )
     check_vocabularies(model, proposal, dict.fromkeys(_TABLES.values()))
 
 
 def _named(archive: Archive, section: str, option: str) -> Path:
-    """Return a file that the configuration names."""
     path = archive.section(section).get(option)
     if not (isinstance(path, str) and Path(path).is_file()):
         raise OriginalError(
@@ -376,7 +371,7 @@ def _named(archive: Archive, section: str, option: str) -> Path:
 def _words_and_graph(
     archive: Archive, edges: Edges, names: Names
 ) -> tuple[WordTokenizer, KnowledgeGraph]:
-    """Number the words, then those that only aliases have, and build the graph."""
+    """Number the words, then those of aliases, and build the graph."""
     nodes = archive.namespace("raw_entity_ids")
     kept = {
         node: [form[:MAX_ALIAS_WORDS] for form in names.get(node, ())[:MAX_ALIASES]]

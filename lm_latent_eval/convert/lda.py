@@ -1,7 +1,7 @@
 """Conversion of topic models: tables that their owner wrote by ``numpy.savez``.
 
-Files of gensim, scikit-learn and tomotopy are pickles, whose reading runs what is in
-them. So nobody but their owner reads them: ``docs/lda.md`` has the line for each.
+Files of gensim, scikit-learn and tomotopy are pickles, which run code when they are
+read, so their owner exports them: ``docs/lda.md`` has a line for each.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from lm_latent_eval.models.lda.training import TopicTables
 def convert(path: Path, directory: Path) -> LDA:
     """Write the checkpoint of a topic model.
 
-    Words are looked up in lower case if the model has no others.
+    Words are looked up in lower case if all of the model's are.
 
     Args:
-        path: Of ``numpy.savez``: ``words`` (V,), ``phi`` (N, V), p(word | topic) up to
-            a number a topic, and ``alpha``, (N,) or one for all.
-        directory: Where the checkpoint goes.
+        path: File of ``numpy.savez``: ``words`` (V,), ``phi`` (N, V), p(word | topic)
+            up to a factor a topic, and ``alpha``, (N,) or one for all.
+        directory: Folder of the checkpoint.
 
     Raises:
-        OriginalError: If the file is damaged, or its tables are of no topic model.
+        OriginalError: If the file is damaged, or its tables describe no topic model.
         OSError: If the file cannot be read.
     """
     try:

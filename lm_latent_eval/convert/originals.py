@@ -1,4 +1,4 @@
-"""What conversions share: names of tensors, models of their weights, and the error."""
+"""Shared parts of conversions: names and models of tensors, and the error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 class OriginalError(ValueError):
-    """A file that is none of the original program's, or is damaged."""
+    """Error raised for a file that is damaged, or not of the original program."""
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def refusing(file: object) -> Iterator[None]:
     """Name the file whose content is refused.
 
     Raises:
-        OriginalError: If there was a ``PickleError``.
+        OriginalError: In place of a ``PickleError``.
     """
     try:
         yield
@@ -40,13 +40,13 @@ def renamed(
     kind: str,
     left_out: Iterable[str] = (),
 ) -> dict[str, Tensor]:
-    r"""Return tensors under our names, by the first pattern that matches each.
+    r"""Tensors under our names, by the first pattern that matches each.
 
     Args:
         weights: Their names -> tensors.
-        patterns: Regular expressions and what to write for them.
-        kind: Of the model, for the error.
-        left_out: Regular expressions of whole names that ours do not have.
+        patterns: Regular expressions and replacements.
+        kind: Name of the model, for the error.
+        left_out: Regular expressions of whole names that ours lack.
 
     Raises:
         ValueError: If no pattern matches a name.
@@ -72,14 +72,14 @@ def renamed(
 
 
 def in_order(words: Any) -> list[str]:
-    """Return the words of a table from 0, 1, 2, ... to words.
+    """Words of a table from 0, 1, 2, ... to words.
 
     Raises:
         PickleError: If it is something else, or has a word twice.
     """
     if not isinstance(words, dict) or {*words} != {*range(len(words))}:
         raise PickleError("the ids of its words are not 0, 1, 2, ...")
-    ordered = [words[place] for place in range(len(words))]
+    ordered = [words[index] for index in range(len(words))]
     if not all(isinstance(word, str) for word in ordered):
         raise PickleError("not all of its words are strings")
     if twice := sorted(word for word, n in Counter(ordered).items() if n > 1):
@@ -92,21 +92,21 @@ def with_weights(
     weights: Mapping[str, Tensor],
     file_of: Callable[[str], object],
 ) -> ModelT:
-    """Return a model with the weights of an original, ready to evaluate.
+    """Build a model with the weights of an original, ready to evaluate.
 
     Args:
         build: Builds the model.
-        weights: Under our names.
+        weights: Tensors under our names.
         file_of: Our name of a tensor -> the file that should have it, for errors.
 
     Raises:
         OriginalError: If a tensor is missing, of another size or unknown.
     """
-    with torch.device("meta"):  # sizes that no weights have must take no memory
+    with torch.device("meta"):  # sizes without weights take no memory
         model = build()
-    for name, wanted, found in misfits(model.state_dict(), weights):
+    for name, expected, actual in misfits(model.state_dict(), weights):
         raise OriginalError(
-            f"{file_of(name)} has {found} as our {name}, expected {wanted}"
+            f"{file_of(name)} has {actual} as our {name}, expected {expected}"
         )
     model.load_state_dict(weights, assign=True)
     return model.eval()

@@ -1,13 +1,12 @@
 """Pickles and files of ``torch.save``, read without running anything of them.
 
-A pickle is a program: it may import any function and call it. Here a name of a class or
-function is looked up in a table and never imported. The table has containers; where the
-names of a program's classes are given, each of them is a ``StandIn``, which only holds
-its state.
+A pickle is a program: it may import any function and call it. Here names of classes
+and functions are looked up in a table of containers and never imported. Given names of
+a program's classes become a ``StandIn``, which only holds its state.
 
-Files of torch are read by torch (``weights_only``) with the same stand-ins. What
-PyTorch before 1.6 wrote of whole modules, a row of pickles and numbers, torch refuses:
-it is read here.
+Files of torch are read by torch (``weights_only``) with the same stand-ins. Whole
+modules saved before PyTorch 1.6, a row of pickles and numbers, are refused by torch
+and read here.
 """
 
 from __future__ import annotations
@@ -30,16 +29,15 @@ from lm_latent_eval.models.checkpoint import not_finite
 
 
 class PickleError(ValueError):
-    """A pickle that is damaged, or that holds more than was expected of it."""
+    """Error of a pickle that is damaged, or holds more than plain data."""
 
 
 class StandIn:
-    """An object of a pickle, of any class: holds its state."""
+    """State of an object of a pickle, of any class."""
 
     state: Any = None
 
-    def __init__(self, *_: Any) -> None:
-        """Drop the arguments."""
+    def __init__(self, *_: Any) -> None: ...
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -56,14 +54,14 @@ _CONTAINERS = {
     "collections.OrderedDict": OrderedDict,
     "torch.Size": tuple,
 }
-"""Types that are written in C: a pickle cannot change them."""
+"""Types written in C, which a pickle cannot change."""
 _OF_NUMPY = (
     "_codecs.encode",
     "numpy.dtype",
     "numpy._core.multiarray.scalar",
     "numpy.core.multiarray.scalar",
 )
-"""What numbers of NumPy, among the attributes of a module, are made of."""
+"""Names behind NumPy numbers among the attributes of a module."""
 _STORAGES = {
     "torch.BFloat16Storage": torch.bfloat16,
     "torch.BoolStorage": torch.bool,
@@ -77,7 +75,7 @@ _STORAGES = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds containers and stand-ins alone; tensors have no numbers yet."""
+    """Unpickler of containers and stand-ins; tensors have no numbers yet."""
 
     def __init__(self, file: io.BytesIO, classes: Iterable[str] = ()) -> None:
         super().__init__(file)
@@ -95,14 +93,13 @@ class _Unpickler(pickle.Unpickler):
         self.tensors: list[tuple[Tensor, str, Any, Any, Any]] = []
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a name."""
-        wanted = f"{'builtins' if module == '__builtin__' else module}.{name}"
-        if wanted not in self.names:
-            raise _Unknown(wanted)
-        return self.names[wanted]
+        full = f"{'builtins' if module == '__builtin__' else module}.{name}"
+        if full not in self.names:
+            raise _Unknown(full)
+        return self.names[full]
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return a class that comes with its source, or the name of a storage."""
+        """Return a class that comes with its source, or the key of a storage."""
         match pid:
             case ("module", container, *_):
                 return container
@@ -133,10 +130,10 @@ class _Unknown(PickleError):
 
 
 def load_pickle(path: Path) -> Any:
-    """Read a pickle of plain data; every mapping of it is a ``dict``.
+    """Read a pickle of plain data; every mapping becomes a ``dict``.
 
     Raises:
-        PickleError: If the file asks for anything else, or is damaged.
+        PickleError: If the file holds anything else, or is damaged.
         OSError: If the file cannot be read.
     """
     try:
@@ -155,15 +152,15 @@ def load_pickle(path: Path) -> Any:
 
 
 def read_torch(content: bytes, classes: Iterable[str] = ()) -> Any:
-    """Read what ``torch.save`` wrote, on the CPU.
+    """Read a file of ``torch.save`` on the CPU.
 
     Args:
-        content: Of the file.
-        classes: Full names of the classes of objects that it may hold; each object
-            becomes a ``StandIn``. None: it holds tensors and plain data alone.
+        content: Content of the file.
+        classes: Full names of allowed classes, whose objects become ``StandIn``;
+            without them it may hold tensors and plain data alone.
 
     Raises:
-        PickleError: If it is damaged or asks for anything else.
+        PickleError: If it is damaged or holds anything else.
     """
     file, names = io.BytesIO(content), [*classes, *_OF_NUMPY]
     try:
@@ -192,7 +189,7 @@ def _read_row(file: io.BytesIO, names: Iterable[str]) -> Any:
     for _ in ("version of the format", "about the machine"):
         _Unpickler(file).load()
     reader = _Unpickler(file, names)
-    found = reader.load()
+    saved = reader.load()
     numbers = {}
     for key in _Unpickler(file).load():
         (count,), dtype = struct.unpack("<q", file.read(8)), reader.dtypes[key]
@@ -202,56 +199,56 @@ def _read_row(file: io.BytesIO, names: Iterable[str]) -> Any:
         numbers[key] = torch.frombuffer(bytearray(read), dtype=dtype)
     for tensor, key, size, stride, offset in reader.tensors:
         tensor.data = numbers[key].as_strided(size, stride, offset)
-    return found
+    return saved
 
 
-def part(found: Any, name: str) -> Any:
-    """Return an entry of the dictionary that a file holds.
+def part(saved: Any, name: str) -> Any:
+    """Entry of the dictionary in a file.
 
     Raises:
-        PickleError: If it holds none, or lacks it.
+        PickleError: If there is none.
     """
-    if not isinstance(found, dict) or name not in found:
+    if not isinstance(saved, dict) or name not in saved:
         raise PickleError(f"it is no dictionary with {name!r}")
-    return found[name]
+    return saved[name]
 
 
-def tensors(found: Any) -> dict[str, Tensor]:
-    """Return a table of finite tensors, each in memory of its own.
+def tensors(saved: Any) -> dict[str, Tensor]:
+    """Table of finite tensors, each in memory of its own.
 
     Raises:
-        PickleError: If a file holds something else.
+        PickleError: If the file holds something else.
     """
-    if not isinstance(found, dict):
+    if not isinstance(saved, dict):
         raise PickleError("it holds no table of tensors")
-    for name, tensor in found.items():
+    for name, tensor in saved.items():
         if not isinstance(name, str):
             raise PickleError(f"{shown(name)} is no name of a tensor")
         plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided
         if not (plain and tensor.device.type == "cpu"):
             raise PickleError(f"{shown(name)} is no tensor of numbers")
-    copies = {name: tensor.detach().clone() for name, tensor in found.items()}
+    copies = {name: tensor.detach().clone() for name, tensor in saved.items()}
     if wrong := not_finite(copies):
         raise PickleError(wrong)
     return copies
 
 
 def parameters(module: Any) -> dict[str, Any]:
-    """Return the parameters of a module and of those inside it, by name.
+    """Parameters of a module and of its submodules, by name.
 
     Raises:
         PickleError: If it is not built like a module.
     """
     try:
-        found = _parameters(module, "")
+        named = _parameters(module, "")
     except (AttributeError, KeyError, RecursionError, TypeError) as err:
         raise PickleError(f"it holds no module ({type(err).__name__})") from err
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+    return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def _parameters(module: StandIn, prefix: str) -> dict[str, Any]:
     state = module.state
-    found = {f"{prefix}{name}": each for name, each in state["_parameters"].items()}
+    named = {f"{prefix}{name}": each for name, each in state["_parameters"].items()}
     for name, inner in state["_modules"].items():
-        found |= _parameters(inner, f"{prefix}{name}.")
-    return found
+        named |= _parameters(inner, f"{prefix}{name}.")
+    return named

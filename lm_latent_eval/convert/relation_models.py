@@ -1,6 +1,6 @@
 """Conversion of LRLM and NKLM checkpoints from the authors' program.
 
-Their file is a pickled dictionary of tensors, without what the program read beside it:
+Their file is a pickled dictionary of tensors, without the other files of the program:
 the vectors of entities, relations and aliases, the vocabulary and the facts of each
 text. All are given by name; nothing of them is run (``pickles.py``).
 
@@ -58,18 +58,18 @@ NAMES = (
     (r"^naf_vec$", "no_fact"),
     (r"^rnn\.lstm\.(\w+)_l(\d+)$", r"trunk.layers.\2.\1_l0"),
 )
-"""The original's names, and ours."""
+"""Patterns of the original's names, and ours."""
 FACTS = (
     r"special_rel_vecs\.\d+|relation_embed\.weight"
     r"|(entity|unk_entity|relation|alias)_vec"
 )
 """Tensors of the tables of facts."""
 WORD_ROWS = {"words.embedding.weight", "words.weight", "words.bias"}
-"""Tensors of ours with a row a word."""
+"""Our tensors with one row a word."""
 
 
 def relation_number(rel_typ: int, num_relations: int, num_special: int) -> int:
-    """Return the row of a relation; from -2 down they are counted from the last one on.
+    """Row of a relation; numbers from -2 down count from the last one on.
 
     Raises:
         ValueError: If there is none.
@@ -85,7 +85,7 @@ def relation_number(rel_typ: int, num_relations: int, num_special: int) -> int:
 
 
 def object_number(obj_id: int, num_objects: int) -> int:
-    """Return the row of an object; that of the unknown one, -1, is after the last.
+    """Row of an object; the unknown one, -1, is after the last.
 
     Raises:
         ValueError: If there is none.
@@ -99,21 +99,21 @@ def object_number(obj_id: int, num_objects: int) -> int:
 
 
 def weights_of(original: Mapping[str, Tensor], *, tied: bool) -> dict[str, Tensor]:
-    """Rename an original's tensors, constants among them.
+    """Rename an original's tensors and its tables of facts.
 
     Args:
         original: Name -> tensor.
         tied: Whether the output layer shares the embeddings (its copy is left out).
 
     Raises:
-        ValueError: If a tensor is neither model's.
+        ValueError: If a tensor is of neither model.
     """
-    found = renamed(original, NAMES, "LRLM or NKLM", [FACTS])
+    ours = renamed(original, NAMES, "LRLM or NKLM", [FACTS])
     if tied:
-        found.pop("words.weight", None)
-    for name in WORD_ROWS & found.keys():  # padding before unknown
-        found[name] = torch.cat([found[name][[1, 0]], found[name][2:]])
-    return found | _fact_tables(original)
+        ours.pop("words.weight", None)
+    for name in WORD_ROWS & ours.keys():  # padding before unknown
+        ours[name] = torch.cat([ours[name][[1, 0]], ours[name][2:]])
+    return ours | _fact_tables(original)
 
 
 def _fact_tables(original: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -134,10 +134,10 @@ def _fact_tables(original: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def config_of(
     options: Mapping[str, Any], original: Mapping[str, Tensor], vocab_size: int
 ) -> dict[str, Any]:
-    """Return what the original's options say of any of its models.
+    """Configuration values common to both models.
 
     Args:
-        options: Named as the original's command names them.
+        options: Options of the original's command, by name.
         original: The weights, for the sizes of the tables.
         vocab_size: V.
     """
@@ -168,7 +168,6 @@ def config_of(
 def lrlm_config_of(
     options: Mapping[str, Any], original: Mapping[str, Tensor], vocab_size: int
 ) -> dict[str, Any]:
-    """Return what the original's options say of an LRLM; see ``config_of``."""
     config = config_of(options, original, vocab_size)
     config["fact_hidden"] = inner_size(options) if options["use_rel_mlp"] else 0
     if "rnn.r_w_bias" in original:
@@ -177,7 +176,6 @@ def lrlm_config_of(
 
 
 def inner_size(options: Mapping[str, Any]) -> int:
-    """Return the inner size of the original's map to facts."""
     size: int = options["fact_key_mlp_hidden_dim"]
     return 4 * int(options["kb_embed_dim"]) if size == -1 else size
 
@@ -185,8 +183,6 @@ def inner_size(options: Mapping[str, Any]) -> int:
 def nklm_config_of(
     options: Mapping[str, Any], original: Mapping[str, Tensor], vocab_size: int
 ) -> dict[str, Any]:
-    """Return what the original's options say of an NKLM; see ``config_of``."""
-
     def size(name: str, default: int) -> int:
         given: int = options[name]
         return default if given == -1 else given
@@ -203,12 +199,12 @@ def nklm_config_of(
 
 
 MARKS = ("<unk>", "<pad>", "<s>", "</s>")
-"""The first words of the original's vocabularies."""
+"""First words of the original's vocabularies."""
 
 
 NO_WORD = "a word of no text"
-"""Stands for ``<unk>`` in an alias, which would name any unknown word for nothing. No
-word of a text has a space."""
+"""Replacement of ``<unk>`` in an alias, where it would name any unknown word at no
+cost. It has spaces, so no text contains it."""
 
 
 @dataclass(frozen=True)
@@ -218,23 +214,21 @@ class Files:
     model: Path
     """File of ``torch.save``: a dictionary with ``model``."""
     options: Path
-    """JSON: the options of the training command, by name."""
+    """JSON file of the options of the training command, by name."""
     vocabulary: Path
-    """JSON: the words in the order of their ids."""
+    """JSON file of the words in the order of their ids."""
     texts: Sequence[Path]
-    """Pickles: lists of (sentence, topic, [(relation, object, aliases), ...])."""
+    """Pickles of lists of (sentence, topic, [(relation, object, aliases), ...])."""
     entities: Path
-    """``entity_vec.pt``."""
     relations: Path
-    """``relation_vec.pt``."""
     aliases: Path
-    """JSON: alias strings in the order of their vectors."""
+    """JSON file of alias strings in the order of their vectors."""
     alias_vectors: Path
-    """Those vectors, as ``torch.save`` writes a tensor."""
+    """File of those vectors, a tensor written by ``torch.save``."""
 
 
 def convert(files: Files, output: Path) -> LRLM | NKLM:
-    """Write a checkpoint directory of an original model, whichever of the two it is.
+    """Write a checkpoint directory of an original LRLM or NKLM.
 
     Raises:
         OriginalError: If a file is damaged, unsafe, or something else.
@@ -296,15 +290,15 @@ def _topics(
     tokenizer: WordTokenizer,
     weights: Mapping[str, Tensor],
 ) -> Topics:
-    """Read what texts are about; topics of one name that differ are numbered."""
+    """Read the topics of texts; different topics of one name are numbered."""
     row = {alias: n for n, alias in enumerate(aliases)}
     special = sum(name.startswith("special_rel_vecs.") for name in weights)
-    found: dict[str, list[Fact]] = {}
+    topics: dict[str, list[Fact]] = {}
     counts: dict[str, int] = {}
     names: dict[tuple[str, tuple[Fact, ...]], str] = {}
-    numbers: dict[str, int] = {}
+    repeats: dict[str, int] = {}
     for path in paths:
-        for number, (topic, relations) in enumerate(_texts(path), 1):
+        for index, (topic, relations) in enumerate(_texts(path), 1):
             try:
                 facts = tuple(
                     Fact(
@@ -317,13 +311,13 @@ def _topics(
                     for relation, entity, names in relations
                 )
             except ValueError as err:
-                raise ValueError(f"{path}, text {number}: {err}") from err
+                raise ValueError(f"{path}, text {index}: {err}") from err
             if (topic, facts) not in names:
                 name = topic
-                while name in found:
-                    numbers[topic] = numbers.get(topic, 1) + 1
-                    name = f"{topic} ({numbers[topic]})"
-                names[topic, facts], found[name] = name, [*facts]
+                while name in topics:
+                    repeats[topic] = repeats.get(topic, 1) + 1
+                    name = f"{topic} ({repeats[topic]})"
+                names[topic, facts], topics[name] = name, [*facts]
             name = names[topic, facts]
             counts[name] = counts.get(name, 0) + 1
     never = tokenizer.num_words - 1
@@ -331,7 +325,7 @@ def _topics(
         [never if word == UNKNOWN else word for word in tokenizer(alias).ids]
         for alias in aliases
     ]
-    return Topics.build(found, ids, counts=counts)
+    return Topics.build(topics, ids, counts=counts)
 
 
 def _texts(path: Path) -> Iterator[tuple[str, list[tuple[int, int, list[str]]]]]:
@@ -340,19 +334,19 @@ def _texts(path: Path) -> Iterator[tuple[str, list[tuple[int, int, list[str]]]]]
     Raises:
         TypeError: If the file holds something else.
     """
-    for number, text in enumerate(_sequence(load_pickle(path), "the file"), 1):
-        what = f"{path}, text {number}"
+    for index, text in enumerate(_sequence(load_pickle(path), "the file"), 1):
+        what = f"{path}, text {index}"
         _, topic, relations, *_ = _sequence(text, what)
         if not isinstance(topic, str):
             topic = str(checked(topic, int, what))
-        found = []
+        triples = []
         for each in _sequence(relations, what):
             relation, entity, names = _sequence(each, what)
             aliases = strings([*_sequence(names, what)], what)
-            found.append(
+            triples.append(
                 (checked(relation, int, what), checked(entity, int, what), aliases)
             )
-        yield topic, found
+        yield topic, triples
 
 
 def _sequence(value: Any, what: str) -> Sequence[Any]:
@@ -370,8 +364,8 @@ def _weights(path: Path) -> dict[str, Tensor]:
 
 def _tensor(path: Path) -> Tensor:
     with refusing(path):
-        found = read_torch(regular(path).read_bytes())
-        return tensors({path.stem: found})[path.stem]
+        tensor = read_torch(regular(path).read_bytes())
+        return tensors({path.stem: tensor})[path.stem]
 
 
 def _words(path: Path) -> list[str]:

@@ -1,12 +1,12 @@
 """Conversion of RNNG checkpoints from the authors' program.
 
-Their file is a pickled dictionary with a whole model object in it. Nothing of it is
-imported or run (``pickles.py``): of the object its parameters are taken. Originals
-charge for actions that newly trained models exclude; ``only_possible=False`` in the
-configuration keeps their probabilities as their authors scored them.
+Their file is a pickled dictionary with a whole model object, of which the parameters
+are read and nothing is imported or run (``pickles.py``). Originals charge for actions
+that newly trained models exclude; ``only_possible=False`` in the configuration keeps
+the authors' probabilities.
 
-The words were cut by a treebank, so the tokenizer cuts at white space alone: texts are
-given as the original data has them, one sentence a text, one space between words.
+The words are those of a treebank, so the tokenizer splits at white space alone: a text
+is one sentence of the original data, with one space between words.
 Source: the code of Kim et al. (2019).
 """
 
@@ -54,8 +54,8 @@ def rename_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     The original's proposal shares the word embeddings of p; ours gets a copy.
 
     Raises:
-        ValueError: If a tensor has a name that no original has, or the output layer is
-            not the table of embeddings.
+        ValueError: If a tensor's name is unknown, or the output layer is not the table
+            of embeddings.
     """
     tied = weights.get(_TIED)
     if tied is not None and not torch.equal(tied, weights["emb.weight"]):
@@ -66,15 +66,15 @@ def rename_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def configuration(weights: Mapping[str, Tensor], *, sentence_ends: bool) -> RNNGConfig:
-    """Read the sizes of an original off its weights.
+    """Sizes of an original, read off its weights.
 
     Args:
-        weights: Under their original names.
-        sentence_ends: Whether its sentences are scored with their end, which is not
-            written in a checkpoint (its published perplexities are without).
+        weights: Tensors under their original names.
+        sentence_ends: Whether sentences are scored with their end, which is not stored
+            in a checkpoint (the published perplexities are without).
 
     Raises:
-        ValueError: If one that tells a size is missing or no matrix.
+        ValueError: If a tensor with a size is missing or no matrix.
     """
     for name in _SIZES:
         if name not in weights or weights[name].ndim != 2:
@@ -144,7 +144,7 @@ def convert(path: Path, output: Path, *, sentence_ends: bool = True) -> RNNG:
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights under their original names, and the words by id.
+    """Weights under their original names, and the words by id.
 
     Raises:
         OriginalError: If the file is damaged, unsafe, or something else.

@@ -22,17 +22,17 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
 
 EXACT = 1e-10
-"""How far sums in float64 may be apart."""
+"""Tolerance of sums in float64."""
 PREDICTED = 1e-5
-"""How far next-token distributions may be, which are float32, and what is added up
-where there is no float64: a hundred roundings of it."""
+"""Tolerance of next-token distributions and of sums without float64: a hundred
+roundings of float32."""
 
 SPELLING = -1.5
 """Log-probability of the spelling of a word, nats."""
 
 
 class LawError(AssertionError):
-    """A law that a model breaks."""
+    """Error of a model that breaks a law."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,6 @@ class Law:
     of: str
 
     def __call__(self) -> None:
-        """Raise a ``LawError`` if it does not hold."""
         self.holds()
 
     def __str__(self) -> str:
@@ -68,32 +67,32 @@ class Case:
 
     model: Any
     latents: Callable[[list[int]], Any]
-    """Every latent of one text, given as ids, with leading axes (1, K); of real-valued
-    ones the middles of cells that cover all that has mass."""
+    """Function from one text, given as ids, to all of its latents, with leading axes
+    (1, K); for real-valued ones the middles of cells that cover nearly all mass."""
     words: tuple[int, ...]
-    """Ids that the model can write, but for the end of a text; most of two."""
+    """Ids that the model can predict, except the end of a text; two are enough."""
     proposals: tuple[str, ...]
-    """Names, or ``package.module:Name``, of the proposals that are held to the laws."""
+    """Names, or ``package.module:Name``, of the proposals that are tested."""
     reads_on: tuple[str, ...] = ()
-    """Those whose draws depend on how much of a text is given at once, such as
-    ``adapted`` of a model with a look-ahead (``log_twist``)."""
+    """Names of proposals whose draws depend on the size of pieces, such as ``adapted``
+    of a model with a look-ahead (``log_twist``)."""
     copied: int | None = None
-    """An id that has probability zero but where a latent brings it."""
+    """Id of probability zero unless a latent copies it."""
     goes_on: bool = True
     """Whether words may follow an end, which then is a word like any other."""
     ends: bool = True
     """Whether texts have an end word; without, every text is whole."""
     spelled: bool = False
-    """Whether unknown words are spelled, and what can be copied can be written so."""
+    """Whether unknown words are spelled, so that a copied word can also be spelled."""
     length: int = 3
-    """Tokens of the texts that are listed."""
+    """Number of tokens of the listed texts."""
     log_cell: Callable[[list[int]], float] | None = None
-    """Log of the volume of a cell, by the text, where latents are real-valued: sums of
-    densities over the list, times this, are then integrals. None: they are discrete."""
+    """Function from a text to the log volume of a cell of real-valued latents, which
+    turns sums of densities into integrals. None: latents are discrete."""
     quadrature: float = 1e-6
-    """How far such a sum may be from its integral, nats."""
+    """Tolerance of such integrals, nats."""
     given: tuple[int, ...] | None = None
-    """Ids that a conditional model is given, two or more; None: it is none."""
+    """Ids that a conditional model is given, two or more; None: unconditional."""
 
     def outcomes(self) -> list[list[int]]:
         """List texts of which exactly one happens."""
@@ -115,29 +114,25 @@ class Case:
         return self.ends and bool(text or self.goes_on or not self._of_sentences)
 
     def readable(self, proposal: Any) -> list[list[int]]:
-        """List texts that a proposal can read: whole ones, if it reads to the end."""
+        """Texts that a proposal can read: whole ones, if it reads to the end."""
         whole = self.ends and proposal.left_to_right is not proposal
         return [t for t in self.outcomes() if t[-1] == END or not whole]
 
     def some_words(self, length: int) -> list[int]:
-        """Return a text without an end."""
+        """A text without an end."""
         return [self.words[(1 + n % 2) % len(self.words)] for n in range(length)]
 
     def on(self, device: str) -> Case:
-        """Return the case with a copy of its model on a device.
-
-        There it keeps the laws but the one that compares the device with the CPU.
-        """
+        """Case with a copy of its model on a device."""
         return replace(self, model=moved(copy.deepcopy(self.model), device))
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
         device: torch.device = self.model.device
         return device
 
     def exact(self, temperature: float = 1.0) -> float:
-        """How far sums may be apart that are equal but for rounding, nats.
+        """Tolerance of equal sums, nats.
 
         Roundings of float32 are divided by a temperature as the scores are.
         """
@@ -149,7 +144,7 @@ class Case:
     def batch(
         self, texts: list[list[int]], given: list[tuple[int, ...]] | None = None
     ) -> TokenBatch:
-        """Put texts together, which are given the same, or each its own."""
+        """Collate texts with the same condition, or each with its own."""
         costs = [[self._cost(word) for word in text] for text in texts]
         if given is None and self.given is not None:
             given = [self.given] * len(texts)
@@ -163,70 +158,69 @@ class Case:
         )
 
     def _cost(self, word: int) -> float:
-        """Return the cost of a word as an unknown one, nats."""
+        """Cost of a word as an unknown one, nats."""
         if self.spelled and word in (UNKNOWN, self.copied):
             return SPELLING
         return -math.inf if word == self.copied else 0.0
 
     def cell(self, text: list[int]) -> float:
-        """Return what a listed latent adds to its log density: 0 where it has none."""
+        """Log volume of a listed latent: 0 if latents are discrete."""
         return 0.0 if self.log_cell is None else self.log_cell(text)
 
     def every_latent(self, text: list[int]) -> Any:
-        """Return every latent of one text where the model is."""
+        """All latents of one text, on the model's device."""
         latents = self.latents(text)
         return rebuilt(latents, [sent(p, self.device) for p in parts_of(latents)])
 
     def log_joint(self, text: list[int]) -> Tensor:
-        """Return log p of one text under every latent, or on its cell, (K,)."""
+        """Log p of one text under every latent, or on its cell, (K,)."""
         encoded = self.model.encode(self.batch([text]))
         log_p: Tensor = self.model.log_joint(encoded, self.every_latent(text))[0]
         return log_p + self.cell(text)
 
     def log_p(self, text: list[int]) -> Tensor:
-        """Return log p of one text, exactly, on the host."""
+        """Exact log p of one text, on the host."""
         return self.log_joint(text).logsumexp(-1).cpu()
 
     def total(self) -> float:
-        """Return the probability of everything that can happen."""
+        """Probability of all outcomes."""
         return sum(self.log_p(text).exp().item() for text in self.outcomes())
 
     def proposal(self, name: str | None = None, temperature: float = 1.0) -> Any:
-        """Return a proposal of the model."""
         return proposal_named(self.model, name, temperature)
 
     def log_weights(self, method: Any, proposal: Any, texts: list[list[int]]) -> Tensor:
-        """Weigh texts as they are weighed together, (B, K), on the host."""
+        """Log-weights of texts in one batch, (B, K), on the host."""
         log_w: Tensor = method.log_weights(self.whole(texts, proposal))
         return log_w.cpu()
 
     def whole(self, texts: list[list[int]], proposal: Any) -> Texts:
-        """Return texts as estimators take them."""
+        """Texts as the input of estimators."""
         return Texts(self.model, proposal, self.batch(texts), keys(len(texts)))
 
 
 def keys(count: int, purpose: str = "") -> list[int]:
-    """Return keys of the random numbers of some texts."""
+    """Keys of the random numbers of texts."""
     return [stream_key(0, f"{purpose}/{n}") for n in range(count)]
 
 
 def hold(condition: bool | Tensor, otherwise: str) -> None:
-    """Raise a ``LawError`` if something does not hold."""
+    """Raise a ``LawError`` if a condition fails."""
     if not condition:
         raise LawError(otherwise)
 
 
-def equal(found: float, expected: float, within: float, what: str) -> None:
-    """Raise a ``LawError`` if numbers are further apart than that."""
-    same = found == expected or abs(found - expected) <= within
-    hold(same, f"{what} is {found}, expected {expected} within {within:.2g}")
+def equal(actual: float, expected: float, within: float, what: str) -> None:
+    """Raise a ``LawError`` if numbers differ by more than a tolerance."""
+    same = actual == expected or abs(actual - expected) <= within
+    hold(same, f"{what} is {actual}, expected {expected} within {within:.2g}")
 
 
-def close(found: Tensor, expected: Tensor, what: str) -> None:
+def close(actual: Tensor, expected: Tensor, what: str) -> None:
     """Raise a ``LawError`` if numbers differ by more than rounding."""
-    within = EXACT if found.dtype == torch.float64 else PREDICTED
+    within = EXACT if actual.dtype == torch.float64 else PREDICTED
     try:
-        torch.testing.assert_close(found.cpu(), expected.cpu(), rtol=0, atol=within)
+        torch.testing.assert_close(actual.cpu(), expected.cpu(), rtol=0, atol=within)
     except AssertionError as err:
         raise LawError(f"{what} differ: {err}") from err
 
@@ -234,14 +228,14 @@ def close(found: Tensor, expected: Tensor, what: str) -> None:
 PRECISE = 0.05
 """Relative standard error below which a bias of five of them is noticed."""
 DRAWS = 1 << 18
-"""The most that are drawn to get there."""
+"""Largest number of draws."""
 CONFIRMING = 3_200
-"""Draws that a bias has to show in: 170 of them are the tail."""
+"""Number of draws that a bias has to show in: their tail is 170 draws."""
 FINITE_VARIANCE_K = 0.5
-"""Pareto k below which draws have a variance: a bias is judged by no others."""
+"""Pareto k below which draws have a variance; others decide no bias."""
 LEADING = 0.01
-"""Share of all squared deviations that the largest has in a heavy tail. It goes to 0
-where the variance is finite: Pareto k of a few values that repeat says nothing."""
+"""Share of all squared deviations that the largest has in a heavy tail. It goes to 0 if
+the variance is finite; Pareto k of few distinct values does not tell."""
 
 
 def mean_is_one(
@@ -249,14 +243,14 @@ def mean_is_one(
 ) -> None:
     """Draw until a bias would be noticed; raise a ``LawError`` if there is one.
 
-    A sample that has met none of a heavy tail's large draws looks precise, and its mean
-    is low. So a bias that shows in few draws has to show in many, and is judged only if
-    their spread tells the error of their mean.
+    A sample without the large draws of a heavy tail looks precise, with a low mean. So
+    a bias in few draws has to show in many, and counts only if their spread determines
+    the error of their mean.
 
     Args:
-        log_ratios: Returns that many draws of log p-hat less log p, nats.
-        rounding: How far sums may be apart that are equal.
-        what: Names what is averaged.
+        log_ratios: Function from a number of draws to log p-hat less log p, nats.
+        rounding: Tolerance of equal sums.
+        what: Name of the averaged quantity.
 
     Raises:
         LawError: If the mean is not one, or is undetermined.
@@ -288,7 +282,7 @@ def mean_is_one(
 
 
 def _has_heavy_tail(log_ratio: Tensor, reliable: float) -> bool:
-    """Whether Pareto k is above what is reliable, and one draw leads all others."""
+    """Whether Pareto k exceeds a limit, and one draw dominates."""
     squares = (log_ratio.exp() - log_ratio.exp().mean()).square()
     leads = squares.max() > LEADING * squares.sum()
     return bool(leads and pareto_k(log_ratio) > reliable)

@@ -1,8 +1,8 @@
-"""Laws of estimators: what one says of its numbers is true of texts that are summed.
+"""Laws of estimators: their statements about themselves hold on enumerable texts.
 
-An estimator says of itself whether its p-hat is unbiased or a lower bound (``bound``),
-whether random numbers move it (``seeded``) and whether something checks its draws
-(``checks``). Reports and certificates rest on these.
+An estimator declares whether its p-hat is unbiased or a lower bound (``bound``),
+whether it ignores random numbers (``seeded``) and whether something validates its
+draws (``checks``). Reports and certificates rest on these.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from lm_latent_eval.testing.case import Case, Law, close, equal, hold, keys, mea
 
 MakeEstimator = Callable[[int], Estimator]
 SIZES = (2, 5, 8)
-"""K: few enough samples that most latents of a text are in none."""
+"""Values of K, small enough to miss most latents of a text."""
 
 
 def estimator_laws(estimator: MakeEstimator, case: Case) -> list[Law]:
-    """List the laws that an estimator owes on a model, by each proposal of the case.
+    """List the laws of an estimator on a model, by each proposal of the case.
 
     Args:
-        estimator: The class, or what else builds one with a number of samples.
-        case: A model. Where it or a proposal does not suit the estimator, an error that
-            names either is what is owed.
+        estimator: The class, or another function from a number of samples.
+        case: A model. If it or a proposal does not suit the estimator, an error that
+            names either is required.
     """
     of_estimator = (
         bounds_are_true,
@@ -46,11 +46,11 @@ def estimator_laws(estimator: MakeEstimator, case: Case) -> list[Law]:
 
 
 def bounds_are_true(estimator: MakeEstimator, case: Case, which: str) -> None:
-    """Hold p-hat to what ``bound`` says of it, and what is called exact to log p.
+    """Test p-hat against ``bound``, and exact estimates against log p.
 
-    The mean of a p-hat that is a stochastic lower bound is p(x), by five standard
-    errors of its own, whatever K and the proposal are. Where p-hat has a heavy tail
-    nothing tells that error, and the law says ``undetermined``.
+    The mean of a p-hat that is a stochastic lower bound is p(x), by five of its
+    standard errors, for any K and proposal. A heavy tail leaves that error
+    undetermined, and the law says ``undetermined``.
     """
     for method in _of_sizes(estimator):
         what = f"estimator={method.name}, {which}, num_samples={method.num_samples}"
@@ -74,10 +74,9 @@ def bounds_are_true(estimator: MakeEstimator, case: Case, which: str) -> None:
 def _errors(
     method: Estimator, case: Case, which: str, what: str
 ) -> Callable[[int], Tensor]:
-    """Return what estimates copies of a text, each with random numbers of its own.
+    """Function that estimates copies of a text, each with its own random numbers.
 
-    It holds every estimate to what that says of itself, and gives log p-hat less log p,
-    nats, (copies,).
+    It checks every estimate, and returns log p-hat less log p, nats, (copies,).
     """
     proposal = case.proposal(which)
     text = case.readable(proposal)[5]
@@ -98,7 +97,7 @@ def _errors(
 def _hold_one(
     found: Estimate | None, method: Estimator, truth: float, within: float, what: str
 ) -> None:
-    """Hold one estimate to what it says of itself."""
+    """Check an estimate against its own statements."""
     if found is None:
         return
     if Bound.EXACT in (found.bound, method.bound):
@@ -127,7 +126,6 @@ def only_random_numbers_move_draws(
 
 
 def _weigh(method: Estimator, case: Case, which: str, purpose: str = "") -> Tensor:
-    """Weigh some texts with random numbers for a purpose."""
     proposal = case.proposal(which)
     whole = case.whole(case.readable(proposal)[1:4], proposal)
     log_w = method.log_weights(replace(whole, keys=keys(3, purpose)))
@@ -151,9 +149,9 @@ def fewer_samples_are_the_first(
 def _of_sizes(estimator: MakeEstimator) -> Iterator[Estimator]:
     """Yield an estimator by the numbers of samples that it takes."""
     refusals = []
-    for number in SIZES:
+    for size in SIZES:
         try:
-            method = estimator(number)
+            method = estimator(size)
         except ValueError as err:
             refusals.append(str(err))
         else:
@@ -162,7 +160,7 @@ def _of_sizes(estimator: MakeEstimator) -> Iterator[Estimator]:
 
 
 def _is_refused(method: Estimator, which: str, ask: Callable[[], Tensor]) -> bool:
-    """Return whether a model or proposal does not suit: the error must say what."""
+    """Whether a model or proposal does not suit; the error must name it."""
     try:
         ask()
     except ValueError as err:
@@ -173,7 +171,7 @@ def _is_refused(method: Estimator, which: str, ask: Callable[[], Tensor]) -> boo
 
 
 def _estimate(method: Estimator, row: Tensor, num_tokens: int) -> Estimate | None:
-    """Return the estimate of a row of weights; None: no latent was found."""
+    """Estimate of a row of weights; None if all are zero."""
     try:
         return method.estimate(row, num_tokens)
     except MissedSupportError:

@@ -1,11 +1,10 @@
 """Laws of every latent language model, of its proposals, and of reading piece by piece.
 
-A law takes a ``Case``: a model that is small enough to list every latent of a short
-text. Sums over that list are the truth, and share nothing with what is tested but
-``log_joint``, which the first law holds to a total of one. Proposals are held to be
-normalised and to cover the model; every estimator that the model offers, to what it
-says of its numbers (``estimator_laws.py``); models that stop after a piece of text and
-go on, to give what they give of the whole.
+A law takes a ``Case``: a model small enough to list every latent of a short text. Sums
+over that list are the truth, and share with the tested code only ``log_joint``, whose
+total the first law checks. Proposals must be normalised and cover the model, estimators
+keep their own statements (``estimator_laws.py``), and pieces of a text give the numbers
+of the whole.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ from lm_latent_eval.text.words import END, START
 
 
 def laws(case: Case, device: str | None = None) -> list[Law]:
-    """List the laws that a model, its proposals and the estimators it offers owe.
+    """List the laws of a model, its proposals and the estimators it offers.
 
     Args:
         case: The model.
-        device: An accelerator, such as ``cuda``, whose numbers are then held against
-            those of the case, which is on the CPU. None: there is none.
+        device: An accelerator, such as ``cuda``, to compare with the case on the CPU.
+            None: no comparison.
     """
     of_model = [total_is_that_of_its_normalization]
     if offers(case.model, "advance"):
@@ -104,11 +103,11 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
 
 
 PREDICTIONS = 50
-"""Predictions from real-valued latents that are averaged."""
+"""Number of averaged predictions from real-valued latents."""
 
 
 def total_is_that_of_its_normalization(case: Case) -> None:
-    """Probabilities of all that can happen add up to one, or less if it says so."""
+    """Probabilities of all outcomes total one, or less if ``normalization`` says so."""
     mass, total = case.model.normalization, case.total()
     if mass is Normalization.ONE:
         hint = ""
@@ -131,10 +130,10 @@ def steps_are_what_they_say(case: Case) -> None:
 
 
 def predictions_are_ratios_of_prefixes(case: Case) -> None:
-    """``next_token`` after latents that are all there, against sums over lists.
+    """``next_token`` after all latents, against sums over lists.
 
-    Of real-valued latents the next one is drawn, so the mean of some predictions is
-    held against the integral, by five standard errors of its own.
+    Real-valued latents are drawn, so the mean of several predictions is compared with
+    the integral, by five of its standard errors.
     """
     if case.model.normalization is Normalization.UNNORMALISED:
         return
@@ -209,11 +208,11 @@ def beams_are_bounds_and_become_exact(case: Case, name: str) -> None:
 
 
 def latents_are_told_apart(case: Case, name: str) -> None:
-    """A latent is the same numbers, whoever draws or finds it, and no other latent's.
+    """Equal latents are equal numbers for all proposals, and distinct ones differ.
 
-    ``estimator=mixed`` leaves out draws that were found, so latents have to be equal to
-    the last number, those past the end of a text included. The search may go by another
-    proposal of the model, and asks the one that is drawn from how probable they are.
+    ``estimator=mixed`` drops draws that were also found, so latents must be equal in
+    every entry, padding included. The search may use another proposal of the model, and
+    needs the first one's log q of its latents.
     """
     proposal = case.proposal(name)
     offered = {n: case.proposal(n) for n in case.proposals}
@@ -260,7 +259,7 @@ def _known_is_true(
     used: Tensor,
     what: str,
 ) -> None:
-    """Hold draws or a beam to what model and proposal say of their latents."""
+    """Compare the log p and log q in draws or a beam with model and proposal."""
     p, q = encoded
     log_p = case.model.log_joint(p, latents.latents)
     log_q = proposal.log_prob(q, latents.latents)
@@ -289,14 +288,14 @@ def company_moves_no_weight(case: Case, name: str) -> None:
 
 
 def _given(case: Case, number: int) -> list[tuple[int, ...]] | None:
-    """Return what texts are given, some of them more, if the model is conditional."""
+    """Conditions of texts, some of them shorter, if the model is conditional."""
     if case.given is None:
         return None
     return [case.given if n % 3 else case.given[:-1] for n in range(number)]
 
 
 def _of_several_lengths(case: Case, name: str) -> list[list[int]]:
-    """Texts of which the shorter ones are padded."""
+    """Texts of several lengths, so that some are padded."""
     texts = case.readable(case.proposal(name))[::4]
     if case.goes_on:
         texts = [text[: 1 + n % case.length] for n, text in enumerate(texts)]
@@ -324,10 +323,10 @@ def device_moves_no_number(case: Case, name: str, device: str) -> None:
 
 
 def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
-    """Return weights, beams, prefixes and predictions of some texts, on the host.
+    """Weights, beams, prefixes and predictions of given texts, on the host.
 
-    Of proposals that stop there are weights of prefixes, of what is read on after the
-    next word was predicted, and the predictions.
+    Proposals for prefixes add weights of prefixes, of a piece after a prediction, and
+    the predictions.
     """
     model, proposal = case.model, case.proposal(name)
     texts, stops = case.readable(proposal)[1:4], offers(proposal, "advance")
@@ -407,8 +406,8 @@ def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
 def reading_once_is_reading_again(case: Case, name: str) -> None:
     """``encode_again`` of an encoding equals ``encode`` of the tokens.
 
-    Of tokens that were read ahead to predict them, and after a search has chosen
-    other latents than it began with: one that is wide, so that they do differ.
+    After a prediction, and after a search has chosen other latents: one wide enough
+    that they do differ.
     """
     classes = type(case.model), type(case.proposal(name))
     for method in (ImportanceSampling(6), BeamMarginalization(12)):
@@ -424,7 +423,7 @@ def reading_once_is_reading_again(case: Case, name: str) -> None:
 
 
 def _token_by_token(case: Case, method: Any, name: str) -> list[Tensor]:
-    """Read each token ahead and then on; return log w and log q after every one."""
+    """Read each token after its prediction; return log w and log q after each."""
     text = [case.words[t % len(case.words)] for t in range(4)]
     whole, found = case.whole([text, text[::-1]], case.proposal(name)), []
     read = Particles.begin(2, case.device)
@@ -439,8 +438,8 @@ def _token_by_token(case: Case, method: Any, name: str) -> list[Tensor]:
 def drawing_from_is_resampling_first(case: Case, name: str) -> None:
     """``sample_from`` given origins draws what ``sample`` draws after resampling.
 
-    What was read before they were chosen goes on as they do. Trees have a choice once
-    there are three words.
+    An encoding made before the origins are known is resampled with them. Trees have a
+    choice from three words on.
     """
     proposal, method = case.proposal(name), ImportanceSampling(20)
     text = case.some_words(6)

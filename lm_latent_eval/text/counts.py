@@ -126,8 +126,8 @@ class NgramEntropy:
     rate: InformationRate
     """F_N, per symbol."""
     share_unique: float
-    """Of the symbols predicted, how many follow a context that occurs once, and so
-    count as certain: where this is not small, F_N is far too low."""
+    """Share of predicted symbols whose context occurs once, so that it seems to predict
+    for sure; unless it is small, F_N is far too low."""
 
 
 def ngram_entropies(symbols: Sequence[Hashable], max_order: int) -> list[NgramEntropy]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 def _check(options: object, counts: Sequence[str], positive: Sequence[str]) -> None:
-    """Raise a ``ValueError`` unless counts are at least 1 and others above 0."""
+    """Refuse counts below 1 and other values out of (0, LARGEST]."""
     for name in counts:
         if getattr(options, name) < 1:
             raise ValueError(f"{name}={getattr(options, name)}: expected at least 1")
@@ -20,24 +20,25 @@ def _check(options: object, counts: Sequence[str], positive: Sequence[str]) -> N
 
 
 LARGEST = 1e30
-"""What float32 can compute with."""
+"""Largest number that is safe in float32."""
 MOST_SEED = 9 * 10**12
-"""A million times as much, one number an epoch, is what torch takes."""
+"""Largest seed: torch takes a million times as much, and each epoch has its own."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to train.
+    """Options of training.
 
     Attributes:
-        epochs: At most.
-        batch_size: Texts an update.
-        learning_rate: Of Adam at the start; halved after an epoch that is no better.
+        epochs: Largest number of epochs.
+        batch_size: Number of texts an update.
+        learning_rate: Initial learning rate of Adam; halved after an epoch that is no
+            better.
         patience: Stop a part after this many epochs without a better one.
         clip: Largest norm of a gradient.
-        seed: Of the initial weights, the order of texts and dropout.
-        device: Where to compute, such as ``cuda``; weights begin as on the CPU, and an
-            interrupted run may go on elsewhere.
+        seed: Seed of the initial weights, the order of texts and dropout.
+        device: Device, such as ``cuda``; weights begin as on the CPU, and an
+            interrupted run may continue on another device.
     """
 
     epochs: int = 30
@@ -58,17 +59,18 @@ class Options:
 
 @dataclass(frozen=True)
 class KGLMSize:
-    """How large a KGLM to build; see ``KGLMConfig``.
+    """Size of a KGLM; see ``KGLMConfig``.
 
     Attributes:
-        token_embedding_dim: Also the size of the text part of the hidden state.
-        entity_embedding_dim: Also of relations.
-        hidden_size: Of the inner recurrent layers.
-        num_layers: Recurrent layers.
+        token_embedding_dim: Size of word embeddings and of the text part of the hidden
+            state.
+        entity_embedding_dim: Size of the embeddings of entities and relations.
+        hidden_size: Size of the inner recurrent layers.
+        num_layers: Number of recurrent layers.
         cutoff: An entity stays a candidate parent this many tokens after its mention.
-        max_aliases: Names kept of an entity, at most.
-        max_alias_words: Words kept of a name, at most.
-        dropout: Share of inputs that is left out in training.
+        max_aliases: Largest number of names kept of an entity.
+        max_alias_words: Largest number of words kept of a name.
+        dropout: Share of inputs dropped in training.
     """
 
     token_embedding_dim: int = 128
@@ -86,13 +88,13 @@ class KGLMSize:
 
 @dataclass(frozen=True)
 class RecurrentSize:
-    """How large a model of words with recurrent layers to build.
+    """Size of a model of words with recurrent layers.
 
     Attributes:
-        embedding_dim: Of words, and of the top recurrent layer.
-        hidden_size: Of the recurrent layers below it; of one layer there are none.
-        num_layers: Recurrent layers.
-        dropout: Share of inputs that is left out in training.
+        embedding_dim: Size of word embeddings and of the top recurrent layer.
+        hidden_size: Size of the recurrent layers below it, if any.
+        num_layers: Number of recurrent layers.
+        dropout: Share of inputs dropped in training.
     """
 
     embedding_dim: int = 128
@@ -103,15 +105,15 @@ class RecurrentSize:
 
 @dataclass(frozen=True)
 class LRLMSize(RecurrentSize):
-    """How large an LRLM to build; see ``RelationConfig``.
+    """Size of an LRLM; see ``RelationConfig``.
 
     Attributes:
-        embedding_dim: Of words.
-        hidden_size: Of every recurrent layer.
-        fact_dim: Of relations and of objects; a fact has both.
+        embedding_dim: Size of word embeddings.
+        hidden_size: Size of every recurrent layer.
+        fact_dim: Size of relations and of objects; a fact has both.
         num_pieces: Rows of the table of letter n-grams that encode names.
-        max_aliases: Names kept of an entity, at most.
-        max_alias_words: Words kept of a name, at most.
+        max_aliases: Largest number of names kept of an entity.
+        max_alias_words: Largest number of words kept of a name.
     """
 
     fact_dim: int = 64
@@ -125,19 +127,19 @@ class LRLMSize(RecurrentSize):
 
 @dataclass(frozen=True)
 class NKLMSize(LRLMSize):
-    """How large an NKLM to build; see ``NKLMConfig``."""
+    """Size of an NKLM; see ``NKLMConfig``."""
 
 
 @dataclass(frozen=True)
 class LDAFit:
-    """How many topics, and how they are found by the sampler of tomotopy.
+    """Topics and options of tomotopy's sampler.
 
     Attributes:
         num_topics: Number of topics.
         iterations: Sweeps of the sampler; alpha is fitted every tenth.
-        alpha: Of the Dirichlet distribution of proportions, at the start.
+        alpha: Initial parameter of the Dirichlet distribution of proportions.
         eta: Concentration of the Dirichlet prior of each topic's words.
-        seed: Of the sampler, which runs on one core.
+        seed: Seed of the sampler, which runs on one core.
     """
 
     num_topics: int = 20
@@ -154,7 +156,7 @@ class LDAFit:
 
 @dataclass(frozen=True)
 class LSTMSize(RecurrentSize):
-    """How large a recurrent LM to build; see ``LSTMConfig``.
+    """Size of a recurrent LM; see ``LSTMConfig``.
 
     Attributes:
         cell: Kind of the layers: ``lstm``, or ``rnn`` for Elman's simple network.
@@ -169,10 +171,10 @@ class LSTMSize(RecurrentSize):
 
 @dataclass(frozen=True)
 class SRNNSize:
-    """How large a sentence-level RNN to build; see ``SRNNConfig``.
+    """Size of a sentence-level RNN; see ``SRNNConfig``.
 
     Attributes:
-        hidden_size: Of words and of what is read so far.
+        hidden_size: Size of words and of phrases.
     """
 
     hidden_size: int = 75
@@ -201,11 +203,11 @@ class MarginObjective:
 
 @dataclass(frozen=True)
 class EntityNLMSize(RecurrentSize):
-    """How large an EntityNLM to build; see ``EntityNLMConfig``.
+    """Size of an EntityNLM; see ``EntityNLMConfig``.
 
     Attributes:
-        embedding_dim: Of words, the top of the recurrent layers and entities.
-        max_mention_length: Words of a mention, at most.
+        embedding_dim: Size of words, of the top recurrent layer and of entities.
+        max_mention_length: Largest number of words of a mention.
     """
 
     max_mention_length: int = 20
@@ -213,14 +215,14 @@ class EntityNLMSize(RecurrentSize):
 
 @dataclass(frozen=True)
 class RNNGSize:
-    """How large an RNNG to build; see ``RNNGConfig``.
+    """Size of an RNNG; see ``RNNGConfig``.
 
     Attributes:
-        hidden_size: Of embeddings, stack and composition.
-        num_layers: Recurrent layers of the stack.
-        proposal_size: Of each direction of the proposal's LSTM.
-        max_words: Of the longest sentence that the proposal can read.
-        dropout: Share of inputs that is left out in training.
+        hidden_size: Size of embeddings, stack and composition.
+        num_layers: Number of recurrent layers of the stack.
+        proposal_size: Size of each direction of the proposal's LSTM.
+        max_words: Length of the longest sentence that the proposal can read.
+        dropout: Share of inputs dropped in training.
     """
 
     hidden_size: int = 128

@@ -29,7 +29,7 @@ ItemT = TypeVar("ItemT")
 
 
 def state_file(directory: Path) -> Path:
-    """Return the path of a run's checkpoint, beside the directory."""
+    """Path of a run's checkpoint, beside the directory."""
     return _beside(directory, "training_state.pt")
 
 
@@ -37,10 +37,10 @@ def state_file(directory: Path) -> Path:
 def only_trainer(directory: Path) -> Iterator[None]:
     """Lock a directory against other training runs.
 
-    A run that ends well leaves neither lock nor state.
+    A completed run leaves neither lock nor state.
 
     Args:
-        directory: Of the checkpoint.
+        directory: Folder of the checkpoint.
 
     Raises:
         BusyError: If another run is training there.
@@ -66,7 +66,7 @@ class Part(Generic[ItemT]):
 
 
 class Trainer(Generic[ItemT]):
-    """Trains parts on a list of items; one ``run`` to the end or to an interruption."""
+    """Trainer of several parts on a list of items, resumable."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Trainer(Generic[ItemT]):
 
         Args:
             parts: Name -> part; their modules share no parameters.
-            size: Predicted tokens of an item, the unit of the losses shown.
-            options: How to train.
-            directory: Of the checkpoint; the state is kept beside it.
-            about: What else tells this run from others: sizes of the model.
-            unit: What the items are, for messages.
+            size: Number of predicted tokens of an item, the unit of printed losses.
+            options: Options of training.
+            directory: Folder of the checkpoint; the state is kept beside it.
+            about: Further settings that identify the run: sizes of the model.
+            unit: Name of the items in messages.
         """
         self.parts, self.size, self.options = parts, size, options
         self.about, self.unit = dict(about or {}), unit
@@ -104,16 +104,16 @@ class Trainer(Generic[ItemT]):
     def run(self, train: Sequence[ItemT], dev: Sequence[ItemT]) -> list[dict[str, Any]]:
         """Train until every part has stopped; leave each at its best epoch.
 
-        An interrupted run goes on where it stopped. A run with other options, sizes or
-        texts starts anew and says why; the state of the one before is set aside.
+        An interrupted run is resumed. A run with other options, sizes or texts starts
+        anew, with a message; the earlier state is renamed.
 
         Returns:
             One record an epoch: nats a token by part, on training and development text.
 
         Raises:
-            ValueError: If there is nothing to learn from or to validate with, or the
-                state of the run before is damaged.
-            FloatingPointError: If a loss is no finite number.
+            ValueError: If training or development data are empty, or the earlier state
+                is damaged.
+            FloatingPointError: If a loss is not finite.
         """
         for items, what in ((train, "training"), (dev, "development")):
             if not sum(map(self.size, items)):
@@ -133,8 +133,7 @@ class Trainer(Generic[ItemT]):
             f"{len(dev):,} to validate with"
         )
         while self.epoch < self.options.epochs and self._active():
-            # All randomness of an epoch follows from its number, so a resumed run is
-            # the run that was interrupted.
+            # Each epoch has its own seed, so a resumed run equals an undisturbed one.
             torch.manual_seed(self.options.seed * 1_000_003 + self.epoch)
             record: dict[str, Any] = {"epoch": self.epoch + 1}
             record["train"] = self._train_epoch(train)
@@ -151,7 +150,7 @@ class Trainer(Generic[ItemT]):
     def evaluate(
         self, items: Sequence[ItemT], names: Iterable[str]
     ) -> dict[str, float]:
-        """Return nats a token of each part."""
+        """Nats a token of each part."""
         tokens = sum(map(self.size, items))
         losses = {}
         for name in names:
@@ -243,7 +242,7 @@ class Trainer(Generic[ItemT]):
     def _resume(
         self, settings: Settings, theirs: Settings, state: dict[str, Any]
     ) -> None:
-        """Resume from the checkpoint, or set it aside if its settings differ."""
+        """Resume from the checkpoint, or rename it if its settings differ."""
         if different := self._differences(theirs, state, settings):
             aside = self.state.set_aside()
             _say(
@@ -263,14 +262,14 @@ class Trainer(Generic[ItemT]):
     def _differences(
         self, theirs: Settings, state: dict[str, Any], settings: Settings
     ) -> str:
-        """Describe how another run's settings differ; "" if they are equal."""
-        # More epochs may be asked for; anything else would be another run.
+        """Differences of another run's settings, as a message; "" if equal."""
+        # Only the number of epochs may grow.
         if state["epoch"] > self.options.epochs:
             return f"it has {state['epoch']} epochs behind it"
-        found = differences({**theirs, "epochs": 0}, {**settings, "epochs": 0})
+        others = differences({**theirs, "epochs": 0}, {**settings, "epochs": 0})
         modules = {name: part.module.state_dict() for name, part in self.parts.items()}
-        if found or _shapes(state["modules"]) == _shapes(modules):
-            return found
+        if others or _shapes(state["modules"]) == _shapes(modules):
+            return others
         return f"it trained {', '.join(state['modules'])} of other shapes"
 
 
@@ -282,7 +281,6 @@ def _shapes(modules: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, 
 
 
 def _bar(batches: Sequence[list[ItemT]], what: str) -> Any:
-    """Show progress through batches, on a terminal."""
     return tqdm(batches, desc=what, unit="batch", leave=False, disable=None)
 
 

@@ -29,7 +29,7 @@ class NetworkModel(TextModel, Generic[OptionsT, ScorerT]):
     auto_class: ClassVar[Any]
     """Class of transformers that loads the network."""
     table: ClassVar[type[Any]]
-    """Its options, an ``OptionTable``."""
+    """Class of its options, an ``OptionTable``."""
 
     @abstractmethod
     def __init__(self, network: Network) -> None: ...

@@ -3,9 +3,9 @@
     log p(document) = sum over its lines of
         sum_i log p(w_i | <s> w_1 .. w_{i-1}) + log p(</s> | <s> w_1 .. w_n)
 
-A document is sentences, one a line; words are what stands between white space, and a
-line without words is no sentence. A word that the model does not know is its ``<unk>``,
-and so are the marks ``<s>``, ``</s>`` and ``<unk>`` where a text has them as words.
+A document is sentences, one a line; words are separated by white space, and a line
+without words is no sentence. Unknown words become ``<unk>``, and so do the marks
+``<s>``, ``</s>`` and ``<unk>`` as words of a text.
 
 A model without ``</s>``, such as that of an input method, has no distribution over
 sentences: ends are left out, with a warning. One without ``<unk>`` gives unknown words
@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 MARKS = (START, END, UNKNOWN)
 NATS = math.log(10)
-"""KenLM counts in powers of ten."""
+"""Nats of KenLM's unit, a power of ten."""
 MISSING = -100.0
-"""KenLM's log10 p of unknown words where a file has no ``<unk>``."""
+"""KenLM's log10 p of unknown words if a file has no ``<unk>``."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Step:
     """A word, or a sentence end, after those before it."""
 
     end: int
-    """Where it ends in its text, in characters; an end of a line is one."""
+    """End in its text, in characters; the end of a line is one."""
     log_p: float
-    """Nats."""
+    """Log p, nats."""
     known: bool
-    """Whether the model has it; sentence ends are known."""
+    """Whether the model knows it; sentence ends are known."""
     before: Any
-    """KenLM's state."""
+    """State of KenLM before the word."""
     after: Any
 
 
@@ -70,7 +70,6 @@ class NGramScorer(TextScorer):
     """
 
     def __init__(self, path: Path) -> None:
-        """Open a file, and say what it lacks."""
         self.path = path
         if not path.is_file():
             raise ValueError(f"pretrained={path}: no such file")
@@ -93,7 +92,7 @@ class NGramScorer(TextScorer):
                 "sentences end, and no distribution over texts",
                 path,
             )
-        # By its probability: to KenLM no word of this name is known, given or not.
+        # By its probability, since KenLM never lists this word.
         if self._unigram(UNKNOWN) == NATS * MISSING:
             logger.warning(
                 "%s has no %s: log p of a word that it does not know is KenLM's, %g "
@@ -107,7 +106,7 @@ class NGramScorer(TextScorer):
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that numbers depend on besides the query, as JSON."""
+        """All that numbers depend on besides the query, as JSON."""
         words = _words(self.path)
         checkpoint = file_digest(self.path)[:16]
         return {
@@ -126,7 +125,7 @@ class NGramScorer(TextScorer):
     @property
     def about(self) -> dict[str, Any]:
         """Description of model and numbers for results, as JSON."""
-        ours = {
+        description = {
             **self.fingerprint,
             "how": f"exact: n-grams of order {self.model.order}, by KenLM",
             "vocabulary": "The words of the file",
@@ -135,7 +134,7 @@ class NGramScorer(TextScorer):
             "log_prob_of_unknown_word_without_context": self._unigram(UNKNOWN),
         }
         checkpoint = self.fingerprint["checkpoint"]
-        return {"checkpoint_digest": checkpoint, "latent_eval": ours}
+        return {"checkpoint_digest": checkpoint, "latent_eval": description}
 
     def score_texts(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Yield log p of whole documents, every sentence with its end, in nats."""
@@ -146,8 +145,8 @@ class NGramScorer(TextScorer):
     def score_continuations(self, queries: Sequence[Query]) -> Iterator[Answer]:
         """Yield log p of continuations in nats, and whether they are greedy.
 
-        A line end in a continuation ends a sentence; the last line may go on. A word
-        across the border belongs to the continuation. Greedy is a continuation if no
+        A line end in a continuation ends a sentence; the last line may continue. A word
+        across the border belongs to the continuation. A continuation is greedy if no
         word, and no sentence end, is more probable than each of its words; unknown
         words never are.
         """
@@ -172,7 +171,7 @@ class NGramScorer(TextScorer):
     # -- n-grams ----------------------------------------------------------------------
 
     def _steps(self, text: str, *, ended: bool) -> Iterator[Step]:
-        """Yield the words and sentence ends of a text, left to right.
+        """Words and sentence ends of a text, left to right.
 
         Args:
             text: Sentences, one a line.
@@ -218,20 +217,20 @@ class NGramScorer(TextScorer):
         ends = (END in words) is self._has_end
         if not (words and ends and all(word in self.model for word in words)):
             raise ValueError(
-                f"{self.path} does not list its words, so nobody can tell whether one "
-                "is the most probable: give the ARPA file"
+                f"{self.path} does not list its words, so the most probable one is "
+                "unknown: give the ARPA file"
             )
         return sorted(words, key=self._unigram, reverse=True)
 
     def _unigram(self, word: str) -> float:
-        """Return log p of a word after nothing, nats."""
+        """Log p of a word without context, nats."""
         nothing = self._state()
         self.model.NullContextWrite(nothing)
         return float(NATS * self.model.BaseScore(nothing, word, self._state()))
 
 
 def _unusual_gaps(text: str) -> int:
-    r"""Count gaps that words and line ends do not say: other text has them as well.
+    r"""Number of gaps that words and line ends do not determine.
 
     Example:
         >>> _unusual_gaps("the fox\nsaw Ada\n"), _unusual_gaps(" the  fox")
@@ -243,7 +242,7 @@ def _unusual_gaps(text: str) -> int:
 
 
 def _words(path: Path) -> list[str]:
-    """Read the vocabulary of an ARPA file, or of a binary file, which ends in it."""
+    """Vocabulary of an ARPA file, or of a binary file, which ends in it."""
     with path.open("rb") as file:
         if file.read(7) == b"mmap lm":
             content = file.read()

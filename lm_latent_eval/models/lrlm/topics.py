@@ -77,7 +77,7 @@ class Topics:
     """Log p(topic) in nats, (N,)."""
 
     def __init__(self, columns: Mapping[str, Tensor], names: Sequence[str]) -> None:
-        """Check the columns and derive what is looked up.
+        """Check the columns and derive indices.
 
         Raises:
             TopicsError: If they contradict each other.
