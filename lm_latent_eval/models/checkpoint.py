@@ -378,7 +378,7 @@ def not_finite(weights: Mapping[str, Tensor]) -> str | None:
 
 
 def misfits(
-    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]
+    expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, str, str]]:
     """Tensors that differ from a model's: name, required shape, actual shape.
 
@@ -388,8 +388,8 @@ def misfits(
         >>> list(misfits(wanted, found))
         [('b', '(2,)', '(2,) of torch.int32'), ('c', '(2,)', 'nothing')]
     """
-    for name in sorted(wanted.keys() | found.keys()):
-        kinds = _kind(wanted.get(name)), _kind(found.get(name))
+    for name in sorted(expected.keys() | actual.keys()):
+        kinds = _kind(expected.get(name)), _kind(actual.get(name))
         if kinds[0] != kinds[1]:
             yield name, *kinds
 

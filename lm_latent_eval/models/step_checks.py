@@ -45,25 +45,27 @@ def check_steps(model: StepLM, batch: TokenBatch) -> None:
         piece = batch.piece(t, t + 1)
         encoded = model.encode(piece, state)
         before = encoded.before
-        said = model.step(encoded.read, before.parts, 0)
+        one_step = model.step(encoded.read, before.parts, 0)
         histories = before.parts[0].shape[1]
-        _check_shapes(model, said, num_texts, histories)
+        _check_shapes(model, one_step, num_texts, histories)
         log_words = widened(model.log_words(encoded.read, before.parts))
         log_words = log_words.expand(num_texts, histories, -1)
         inside = piece.inside.expand(-1, histories)
-        _check_totals(model, said, log_words, inside)
-        _check_words(model, said, log_words, piece, inside)
+        _check_totals(model, one_step, log_words, inside)
+        _check_words(model, one_step, log_words, piece, inside)
         streams = Streams([*range(num_texts)], HISTORIES, starts=[t] * num_texts)
         steps = ModelSteps(encoded, model, ADAPTED)
         drawn = steps.draw(before, 0, streams, None if t else origin)
         state = encoded.after(drawn.state)
 
 
-def _check_shapes(model: StepLM, said: Step, num_texts: int, histories: int) -> None:
+def _check_shapes(
+    model: StepLM, one_step: Step, num_texts: int, histories: int
+) -> None:
     """Check that scores are of (B, K, N) or broadcast to it, and finite or ``-inf``."""
-    shape = (num_texts, histories, said.log_prior.shape[-1])
+    shape = (num_texts, histories, one_step.log_prior.shape[-1])
     for name in ("log_prior", "log_word", "log_twist"):
-        scores = getattr(said, name)
+        scores = getattr(one_step, name)
         if scores is None:
             continue
         try:
@@ -80,11 +82,13 @@ def _check_shapes(model: StepLM, said: Step, num_texts: int, histories: int) -> 
             _refuse(model, "step", f"gives {name} that is NaN or infinite")
 
 
-def _check_totals(model: StepLM, said: Step, log_words: Tensor, inside: Tensor) -> None:
+def _check_totals(
+    model: StepLM, one_step: Step, log_words: Tensor, inside: Tensor
+) -> None:
     """Check the totals of choices and of next words."""
     mass = model.normalization
     for method, what, scores in (
-        ("step", "log_prior, log p(z_t | the past),", said.log_prior),
+        ("step", "log_prior, log p(z_t | the past),", one_step.log_prior),
         ("log_words", "log p(next word | the past)", log_words),
     ):
         total = widened(scores).logsumexp(-1).expand(inside.shape)
@@ -101,14 +105,18 @@ def _check_totals(model: StepLM, said: Step, log_words: Tensor, inside: Tensor) 
 
 
 def _check_words(
-    model: StepLM, said: Step, log_words: Tensor, piece: TokenBatch, inside: Tensor
+    model: StepLM, one_step: Step, log_words: Tensor, piece: TokenBatch, inside: Tensor
 ) -> None:
     """Check that the next word has the probability that ``step`` sums to."""
     word = piece.targets
     vocabulary_mask = (word != UNKNOWN) & (word < log_words.shape[-1])
     if bool((word >= model.config.vocab_size).any()):
         vocabulary_mask = vocabulary_mask & (word < model.config.vocab_size)
-    summed = widened(said.log_prior + said.log_word).logsumexp(-1).expand(inside.shape)
+    summed = (
+        widened(one_step.log_prior + one_step.log_word)
+        .logsumexp(-1)
+        .expand(inside.shape)
+    )
     index = word.masked_fill(~vocabulary_mask, 0)[..., None].expand(*inside.shape, 1)
     told = log_words.gather(2, index)[..., 0]
     apart = torch.where(summed == told, 0.0, summed - told).abs()

@@ -211,8 +211,8 @@ class StepLM(UnfoldingModel):
         """Log p(x, z_k) in nats, (B, K) float64."""
         unfolding = ModelSteps(encoded, self, ADAPTED)
         total = wide_zeros(latents.shape[:2], latents.device)
-        for choices, choice, there, inside, _ in steps.follow(unfolding, (latents,)):
-            log_p = choices.at(choices.log_p, choice).masked_fill(~there, -torch.inf)
+        for choices, choice, possible, inside, _ in steps.follow(unfolding, (latents,)):
+            log_p = choices.at(choices.log_p, choice).masked_fill(~possible, -torch.inf)
             total = total + widened(log_p).masked_fill(~inside, 0.0)
         return total
 
@@ -307,17 +307,17 @@ class ModelSteps(EncodedText):
     def choices(
         self, state: Histories, t: int, score: Tensor, cut: Cut | None
     ) -> StepChoices:
-        said = self.model.step(self.encoded.read, state.parts, t)
-        size = (*score.shape, said.log_prior.shape[-1])
-        log_prior = widened(said.log_prior).expand(size)
-        after = state.parts if said.state is None else said.state
+        one_step = self.model.step(self.encoded.read, state.parts, t)
+        size = (*score.shape, one_step.log_prior.shape[-1])
+        log_prior = widened(one_step.log_prior).expand(size)
+        after = state.parts if one_step.state is None else one_step.state
         if self.name == PRIOR:
             return StepChoices(log_prior, state=after)
-        log_p = log_prior + widened(said.log_word)
-        key = None if said.key is None else said.key.expand(size)
-        if said.log_twist is None:
+        log_p = log_prior + widened(one_step.log_word)
+        key = None if one_step.key is None else one_step.key.expand(size)
+        if one_step.log_twist is None:
             return StepChoices(log_p, key=key, state=after)
-        ahead = widened(said.log_twist).expand(size)
+        ahead = widened(one_step.log_twist).expand(size)
         return StepChoices(log_p, log_p + ahead, ahead, key, after)
 
     def take(

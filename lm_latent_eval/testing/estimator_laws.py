@@ -61,10 +61,10 @@ def bounds_are_true(estimator: MakeEstimator, case: Case, which: str) -> None:
             case Bound.STOCHASTIC_LOWER:
                 mean_is_one(errors, case.exact(), f"p-hat of {what}")
             case Bound.ESTIMATED_LOWER:
-                found = errors(100)
-                stderr = found.std().item() / math.sqrt(len(found))
+                log_ratios = errors(100)
+                stderr = log_ratios.std().item() / math.sqrt(len(log_ratios))
                 hold(
-                    found.mean() <= 5 * stderr + case.exact(),
+                    log_ratios.mean() <= 5 * stderr + case.exact(),
                     f"{what}: the mean of log p-hat is above log p(x)",
                 )
             case _:
@@ -84,30 +84,30 @@ def _errors(
 
     def errors(copies: int) -> Tensor:
         rows = case.log_weights(method, proposal, [text] * copies)
-        found = [_estimate(method, row, len(text)) for row in rows]
-        for each in found:
+        estimates = [_estimate(method, row, len(text)) for row in rows]
+        for each in estimates:
             _hold_one(each, method, truth, case.exact(), what)
         missed = -math.inf  # where no latent was found, p-hat is 0
-        log_p = [each.log_evidence if each else missed for each in found]
+        log_p = [each.log_evidence if each else missed for each in estimates]
         return torch.tensor(log_p, dtype=torch.float64) - truth
 
     return errors
 
 
 def _hold_one(
-    found: Estimate | None, method: Estimator, truth: float, within: float, what: str
+    estimate: Estimate | None, method: Estimator, truth: float, within: float, what: str
 ) -> None:
     """Check an estimate against its own statements."""
-    if found is None:
+    if estimate is None:
         return
-    if Bound.EXACT in (found.bound, method.bound):
-        equal(found.log_evidence, truth, within, f"{what}: log p-hat that is exact")
-    if Bound.STRICT_LOWER in (found.bound, method.bound):
+    if Bound.EXACT in (estimate.bound, method.bound):
+        equal(estimate.log_evidence, truth, within, f"{what}: log p-hat that is exact")
+    if Bound.STRICT_LOWER in (estimate.bound, method.bound):
         hold(
-            found.log_evidence <= truth + within,
+            estimate.log_evidence <= truth + within,
             f"{what}: a strict lower bound exceeds log p(x)",
         )
-    checked = found.stderr is None or method.checks or found.bound is Bound.EXACT
+    checked = estimate.stderr is None or method.checks or estimate.bound is Bound.EXACT
     hold(checked, f"{what}: an error, and nothing checks what the draws miss")
 
 

@@ -69,7 +69,7 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
         of_model.append(predictions_are_ratios_of_prefixes)
     if isinstance(case.model, StepLM):
         of_model.insert(0, steps_are_what_they_say)
-    found = [Law(partial(law, case), law.__name__) for law in of_model]
+    owed_laws = [Law(partial(law, case), law.__name__) for law in of_model]
     for name in case.proposals:
         proposal = case.proposal(name)
         listed = offers(proposal, "beam")
@@ -88,18 +88,18 @@ def laws(case: Case, device: str | None = None) -> list[Law]:
             drawing_from_is_resampling_first: stops and offers(proposal, "sample_from"),
             wide_searches_are_exact: isinstance(proposal, SearchedProposal),
         }
-        found += [
+        owed_laws += [
             Law(partial(law, case, name), f"{law.__name__}-{name}")
             for law, owes in owed.items()
             if owes
         ]
         if device is not None:
             law = partial(device_moves_no_number, case, name, device)
-            found.append(Law(law, f"{device_moves_no_number.__name__}-{name}"))
+            owed_laws.append(Law(law, f"{device_moves_no_number.__name__}-{name}"))
     for name in case.model.estimators:
         if name != "auto":  # which widens dpf
-            found += estimator_laws(estimator_class(name), case)
-    return found
+            owed_laws += estimator_laws(estimator_class(name), case)
+    return owed_laws
 
 
 PREDICTIONS = 50
@@ -140,8 +140,8 @@ def predictions_are_ratios_of_prefixes(case: Case) -> None:
     repeats = 1 if case.log_cell is None else PREDICTIONS
     for length in range(case.length):
         text = case.some_words(length)
-        found = torch.stack([_predicted(case, text, key) for key in keys(repeats)])
-        off = found.logsumexp(-1)
+        predicted = torch.stack([_predicted(case, text, key) for key in keys(repeats)])
+        off = predicted.logsumexp(-1)
         if case.model.normalization is not Normalization.BELOW_ONE:
             off = off.abs()
         hold(off.max().item() < PREDICTED or repeats > 1, f"after {text}: no total")
@@ -149,7 +149,7 @@ def predictions_are_ratios_of_prefixes(case: Case) -> None:
         ends = (END,) * case.ends_after(text)
         for word in (*case.words, *ends):
             exact = case.log_p([*text, word]).item() - prefix
-            of_word, what = found[:, word], f"log p({word} | {text})"
+            of_word, what = predicted[:, word], f"log p({word} | {text})"
             if repeats == 1:
                 equal(of_word.item(), exact, PREDICTED, what)
                 continue
@@ -168,9 +168,9 @@ def _predicted(case: Case, text: list[int], key: int) -> Tensor:
         log_w = case.model.log_joint(encoded, latents)
         # Cells have one size, so that weights need not know of it.
         state = case.model.advance(encoded, latents)
-    here = Particles(state, state, log_w, log_w, log_w.long())
+    particles = Particles(state, state, log_w, log_w, log_w.long())
     last = torch.tensor([[START, *text][-1]], device=case.device)
-    ahead = here.ahead(case.model, last, case.batch([text]).given)
+    ahead = particles.ahead(case.model, last, case.batch([text]).given)
     return ahead.next_token(case.model, [key], [len(text)])[0]
 
 
@@ -198,8 +198,8 @@ def beams_are_bounds_and_become_exact(case: Case, name: str) -> None:
     every = [case.log_joint(text) for text in texts]
     widest = max(map(len, every))
     for width in (1, 3, widest):
-        found = case.log_weights(BeamMarginalization(width), proposal, texts)
-        for text, log_p, beam_of_text in zip(texts, every, found, strict=True):
+        beams = case.log_weights(BeamMarginalization(width), proposal, texts)
+        for text, log_p, beam_of_text in zip(texts, every, beams, strict=True):
             exact, of_beam = (x.logsumexp(-1).item() for x in (log_p, beam_of_text))
             what = f"a beam of {width} by {name}, of {text}"
             hold(of_beam <= exact + case.exact(), f"{what} exceeds log p(x)")
@@ -235,8 +235,8 @@ def latents_are_told_apart(case: Case, name: str) -> None:
         log_q = proposal.log_prob(q, beam.latents)
         for b, text in enumerate(texts):
             what = f"{name}, of {text}: a latent that {other} finds"
-            known = used[b]
-            paths = prints[b, known].tolist()
+            used_here = used[b]
+            paths = prints[b, used_here].tolist()
             hold(len({*paths}) == len(paths), f"{what} is equal to another")
             possible = {*drawn[b, log_w[b] > -torch.inf].tolist()}
             hold(
@@ -244,7 +244,7 @@ def latents_are_told_apart(case: Case, name: str) -> None:
                 f"{what} is not the one that is drawn: are the places past the end of "
                 "a text 0?",
             )
-            of_found = dict(zip(paths, log_q[b, known].tolist(), strict=True))
+            of_found = dict(zip(paths, log_q[b, used_here].tolist(), strict=True))
             for path, of_drawn in zip(drawn[b], draws.log_q[b], strict=True):
                 if (path := int(path)) in possible:
                     log_q_of_both = of_found[path], of_drawn.item()
@@ -263,9 +263,9 @@ def _known_is_true(
     p, q = encoded
     log_p = case.model.log_joint(p, latents.latents)
     log_q = proposal.log_prob(q, latents.latents)
-    for known, told in ((latents.log_p, log_p), (latents.log_q, log_q)):
-        if known is not None:
-            apart = torch.where(known == told, 0.0, known - told)[used].abs()
+    for stored, computed in ((latents.log_p, log_p), (latents.log_q, log_q)):
+        if stored is not None:
+            apart = torch.where(stored == computed, 0.0, stored - computed)[used].abs()
             equal(
                 apart.max().item(), 0.0, case.exact(), f"error of log p and q: {what}"
             )
@@ -287,11 +287,11 @@ def company_moves_no_weight(case: Case, name: str) -> None:
         close(together[n], alone[0], f"{name}: {text} in company and alone")
 
 
-def _given(case: Case, number: int) -> list[tuple[int, ...]] | None:
+def _given(case: Case, num_texts: int) -> list[tuple[int, ...]] | None:
     """Conditions of texts, some of them shorter, if the model is conditional."""
     if case.given is None:
         return None
-    return [case.given if n % 3 else case.given[:-1] for n in range(number)]
+    return [case.given if n % 3 else case.given[:-1] for n in range(num_texts)]
 
 
 def _of_several_lengths(case: Case, name: str) -> list[list[int]]:
@@ -318,8 +318,8 @@ def device_moves_no_number(case: Case, name: str, device: str) -> None:
     """Whole texts, contexts and predictions on a device are the CPU's."""
     on_cpu = numbers_of(case, name)
     on_device = numbers_of(case.on(device), name)
-    for what, ours in on_device.items():
-        close(ours, on_cpu[what], f"{name}: {what} on {device} and on the CPU")
+    for what, on_that in on_device.items():
+        close(on_that, on_cpu[what], f"{name}: {what} on {device} and on the CPU")
 
 
 def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
@@ -332,9 +332,9 @@ def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
     texts, stops = case.readable(proposal)[1:4], offers(proposal, "advance")
     listed = offers(proposal, "beam")
     whole, draw = case.whole(texts, proposal), ImportanceSampling(4)
-    found = {"weights": draw.log_weights(whole)}
+    numbers = {"weights": draw.log_weights(whole)}
     if listed:
-        found["beams"] = BeamMarginalization(3).log_weights(whole)
+        numbers["beams"] = BeamMarginalization(3).log_weights(whole)
     if stops:
         begin = Particles.begin(len(texts), case.device)
         end = case.length - 1
@@ -342,10 +342,10 @@ def numbers_of(case: Case, name: str) -> dict[str, Tensor]:
         read = draw.extend(piece, begin)
         ahead = read.ahead(model, piece.batch.targets[:, -1], piece.batch.given)
         on = draw.extend(last, ahead)
-        found |= {"prefixes": read.log_w, "prefixes read on": on.log_w}
+        numbers |= {"prefixes": read.log_w, "prefixes read on": on.log_w}
         if model.normalization is not Normalization.UNNORMALISED:
-            found["predictions"] = ahead.next_token(model, last.keys, last.starts)
-    return {what: tensor.cpu() for what, tensor in found.items()}
+            numbers["predictions"] = ahead.next_token(model, last.keys, last.starts)
+    return {what: tensor.cpu() for what, tensor in numbers.items()}
 
 
 def wide_searches_are_exact(case: Case, name: str) -> None:
@@ -354,9 +354,9 @@ def wide_searches_are_exact(case: Case, name: str) -> None:
     text = case.readable(proposal)[5]
     wide = DiscreteFilter(PASSES * len(case.log_joint(text)))
     [row] = case.log_weights(wide, proposal, [text])
-    found, exact = wide.estimate(row, len(text)), case.log_p(text).item()
-    hold(found.bound is Bound.EXACT, f"{name}: all latents fit, and some are cut")
-    equal(found.log_evidence, exact, case.exact(), f"{name}: log p of all latents")
+    summed, exact = wide.estimate(row, len(text)), case.log_p(text).item()
+    hold(summed.bound is Bound.EXACT, f"{name}: all latents fit, and some are cut")
+    equal(summed.log_evidence, exact, case.exact(), f"{name}: log p of all latents")
 
 
 def pieces_are_scored_as_the_whole(case: Case, name: str) -> None:
@@ -392,9 +392,9 @@ def beams_go_on_where_they_were_cut(case: Case, name: str) -> None:
             begun = Particles.begin(len(texts), case.device)
             for start, end in pairwise((0, at, case.length)):
                 begun = method.extend(whole.piece(start, end), begun)
-            found = begun.log_w.sort(descending=True).values
-            close(found, at_once, f"{name}: beams of {width} cut at {at} and whole")
-    for row, listed in zip(found, every, strict=True):
+            in_pieces = begun.log_w.sort(descending=True).values
+            close(in_pieces, at_once, f"{name}: beams of {width} cut at {at} and whole")
+    for row, listed in zip(in_pieces, every, strict=True):
         possible = listed[listed > -torch.inf]
         close(row[: len(possible)], possible, f"{name}: a beam of all and the list")
         hold(
@@ -418,21 +418,21 @@ def reading_once_is_reading_again(case: Case, name: str) -> None:
                 read_again.enter_context(patch)
             again = _token_by_token(case, method, name)
         kind = f"{name}, {type(method).__name__}"
-        for t, (ours, theirs) in enumerate(zip(once, again, strict=True)):
-            close(ours, theirs, f"{kind}: token {t} after encode_again and encode")
+        for t, (first, second) in enumerate(zip(once, again, strict=True)):
+            close(first, second, f"{kind}: token {t} after encode_again and encode")
 
 
 def _token_by_token(case: Case, method: Any, name: str) -> list[Tensor]:
     """Read each token after its prediction; return log w and log q after each."""
     text = [case.words[t % len(case.words)] for t in range(4)]
-    whole, found = case.whole([text, text[::-1]], case.proposal(name)), []
+    whole, weights = case.whole([text, text[::-1]], case.proposal(name)), []
     read = Particles.begin(2, case.device)
     for t in range(len(text)):
         piece = whole.piece(t, t + 1)
         read = read.ahead(case.model, piece.batch.inputs[:, 0], piece.batch.given)
         read = method.extend(piece, read)
-        found.append(torch.stack([read.log_w, read.log_q]))
-    return found
+        weights.append(torch.stack([read.log_w, read.log_q]))
+    return weights
 
 
 def drawing_from_is_resampling_first(case: Case, name: str) -> None:
@@ -451,16 +451,16 @@ def drawing_from_is_resampling_first(case: Case, name: str) -> None:
     before: Any = begun.proposal_state
     after = before.resample(origin)
     streams = second.streams(20)
-    late, known = (proposal.encode(second.batch, q) for q in (before, after))
-    ours, histories = proposal.sample_from(late, streams, origin.to(case.device))
-    theirs = proposal.sample(known, streams, 20)
+    late, early = (proposal.encode(second.batch, q) for q in (before, after))
+    from_origin, histories = proposal.sample_from(late, streams, origin.to(case.device))
+    resampled = proposal.sample(early, streams, 20)
     late = proposal.encode_again(late, second.batch, after)
     hold(histories.is_cpu and torch.equal(histories, origin), f"{name}: another origin")
     streams, numbers = third.streams(20), []
-    for q, draws in ((late, ours), (known, theirs)):
+    for q, draws in ((late, from_origin), (early, resampled)):
         state = proposal.advance(q, draws.latents)
         then = proposal.sample(proposal.encode(third.batch, state), streams, 20)
         paths = fingerprint(draws.latents), fingerprint(then.latents)
         numbers.append([*paths, draws.log_q, then.log_q])
-    for found, expected in zip(*numbers, strict=True):
-        close(found, expected, f"{name}: draws from an origin and after resampling")
+    for actual, expected in zip(*numbers, strict=True):
+        close(actual, expected, f"{name}: draws from an origin and after resampling")

@@ -111,12 +111,12 @@ class NetworkScorer(TextScorer):
     @property
     def about(self) -> dict[str, Any]:
         """Description of model and numbers for results, as JSON."""
-        numbers = {
+        description = {
             **self.described,
             "computed_in": self.settings.get("computed_in", self.settings["dtype"]),
             "mass": str(self.normalization),
         }
-        return {**self.network.about, "latent_eval": numbers}
+        return {**self.network.about, "latent_eval": description}
 
     def progress(self, total: int, title: str, unit: str) -> Any:
         return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)

@@ -107,7 +107,7 @@ class GivenChains:
         mark = self.state.marks.expand(*lead, -1)
         mark = torch.cat([mark[..., 0].flatten(), mark[..., 1:].flatten()])
         rank = torch.arange(len(row)) - torch.searchsorted(group, group)
-        place, origin = self._place(row, t), self._begin(row, group % self.num_slots)
+        place, origin = self._position(row, t), self._begin(row, group % self.num_slots)
         # All first moves, all second ones, ...: each depends only on the one before.
         order, counts = rank.argsort(stable=True), rank.bincount().tolist()
         within = torch.cat([torch.arange(count) for count in counts] or [rank])
@@ -151,7 +151,7 @@ class GivenChains:
         num_rows = self.shape[0] * self.shape[1]
         return num_rows + row * width + entity.masked_fill(entity >= width, 0)
 
-    def _place(self, row: Tensor, t: Tensor) -> Tensor:
+    def _position(self, row: Tensor, t: Tensor) -> Tensor:
         return row // self.shape[1] * self.shape[2] + t
 
     # -- what follows from them -----------------------------------------------------
@@ -180,12 +180,12 @@ class GivenChains:
 
     def _log_mention(self, row: Tensor, t: Tensor) -> Tensor:
         """Log p(r_t) of tokens between mentions, (N, 2)."""
-        place = self._sent(self._place(row, t))
+        position = self._sent(self._position(row, t))
         if self.steps.twist is None:
-            return self.steps.mention[place]
+            return self.steps.mention[position]
         before = torch.where(t > 0, self._which[row, t - 1], row)
         context = self.versions.vectors[self._sent(before)]
-        mention, _ = self.steps.twisted(place, context, *self._memory(row, t))
+        mention, _ = self.steps.twisted(position, context, *self._memory(row, t))
         return mention.log_softmax(-1)
 
     def _memory(self, row: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -197,10 +197,10 @@ class GivenChains:
 
     def _begin_mention(self, row: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Log p(e_t) and log p(l_t) at the start of mentions, (N,) each."""
-        place, slot = self._sent(self._place(row, t)), self.slot[row, t]
-        log_slot = self.steps.log_slot(place, *self._memory(row, t))
+        position, slot = self._sent(self._position(row, t)), self.slot[row, t]
+        log_slot = self.steps.log_slot(position, *self._memory(row, t))
         vector = self.versions.vectors[self._sent(self._find(row, slot, t))]
-        log_length = self.steps.log_length(place, vector)
+        log_length = self.steps.log_length(position, vector)
         longest = log_length.shape[1] - 1
         remaining = self.remaining[row, t].clamp(0, longest)
         return (

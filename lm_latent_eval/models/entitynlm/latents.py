@@ -97,11 +97,16 @@ class Steps:
             length_weight=self.length_weight * factor,
             distance=self.distance * factor,
             twist=log_psi
-            and (lambda place, contexts: log_psi(place, contexts) * factor),
+            and (lambda position, contexts: log_psi(position, contexts) * factor),
         )
 
     def twisted(
-        self, place: Tensor, context: Tensor, slots: Tensor, last: Tensor, count: Tensor
+        self,
+        position: Tensor,
+        context: Tensor,
+        slots: Tensor,
+        last: Tensor,
+        count: Tensor,
     ) -> tuple[Tensor, Tensor]:
         r"""Unnormalised log q(r_t) and log q(e_t) under the twist.
 
@@ -112,7 +117,7 @@ class Steps:
         The sum of both stands for p(x_t | z_<t, x_<t).
 
         Args:
-            place: Positions of R decisions, or of each R / N of them, (N,).
+            position: Positions of R decisions, or of each R / N of them, (N,).
             context: g, the context of a token outside mentions, (R, D).
             slots: Slots of each chain, (R, S, D).
             last: Time of each slot's last move, (R, S).
@@ -121,58 +126,60 @@ class Steps:
         Returns:
             Nats, (R, 2) and (R, S).
         """
-        score = self._slot_score(place, slots, last, count)
-        twisted = score + self._log_psi(place, slots)
-        none = self.log_psi(place, context)
-        some = twisted.logsumexp(-1) - score.logsumexp(-1)
-        mention = self.log_mention(place, len(slots))
-        return mention + torch.stack([none, some], -1), twisted
+        score = self._slot_score(position, slots, last, count)
+        twisted = score + self._log_psi(position, slots)
+        none = self.log_psi(position, context)
+        mentioned = twisted.logsumexp(-1) - score.logsumexp(-1)
+        mention = self.log_mention(position, len(slots))
+        return mention + torch.stack([none, mentioned], -1), twisted
 
-    def log_mention(self, place: Tensor, num_rows: int) -> Tensor:
+    def log_mention(self, position: Tensor, num_rows: int) -> Tensor:
         """Log p(r_t) without a twist, (N,) -> (R, 2) nats."""
-        return _each(self.mention[place], num_rows)
+        return _each(self.mention[position], num_rows)
 
     def log_slot(
-        self, place: Tensor, slots: Tensor, last: Tensor, count: Tensor
+        self, position: Tensor, slots: Tensor, last: Tensor, count: Tensor
     ) -> Tensor:
         """Log p(e_t) over slots, 0 being a new entity; twisted by psi(s_e).
 
         Nats, (R, S); arguments are those of ``twisted``.
         """
-        score = self._slot_score(place, slots, last, count)
-        return (score + self._log_psi(place, slots)).log_softmax(-1)
+        score = self._slot_score(position, slots, last, count)
+        return (score + self._log_psi(position, slots)).log_softmax(-1)
 
     def _slot_score(
-        self, place: Tensor, slots: Tensor, last: Tensor, count: Tensor
+        self, position: Tensor, slots: Tensor, last: Tensor, count: Tensor
     ) -> Tensor:
-        score = (_by_place(slots, place) @ self.query[place][..., None]).view(
+        score = (_by_position(slots, position) @ self.query[position][..., None]).view(
             last.shape
         )
-        time = _each(self.time[place], len(last))[:, None]
+        time = _each(self.time[position], len(last))[:, None]
         score = score + self.distance * (time - last)
-        beyond = torch.arange(slots.shape[1], device=place.device) > count[:, None]
+        beyond = torch.arange(slots.shape[1], device=position.device) > count[:, None]
         return score.masked_fill(beyond, -torch.inf)
 
-    def log_psi(self, place: Tensor, context: Tensor) -> Tensor:
+    def log_psi(self, position: Tensor, context: Tensor) -> Tensor:
         """Log psi of one context a decision, (N,), (R, D) -> (R,)."""
-        return self._log_psi(place, context[:, None])[:, 0]
+        return self._log_psi(position, context[:, None])[:, 0]
 
-    def _log_psi(self, place: Tensor, contexts: Tensor) -> Tensor:
+    def _log_psi(self, position: Tensor, contexts: Tensor) -> Tensor:
         """Log psi of contexts, (N,), (R, C, D) -> (R, C); 0 without a twist."""
         if self.twist is None:
             return contexts.new_zeros(())
-        return self.twist(place, _by_place(contexts, place)).view(contexts.shape[:2])
+        return self.twist(position, _by_position(contexts, position)).view(
+            contexts.shape[:2]
+        )
 
-    def log_length(self, place: Tensor, slot: Tensor) -> Tensor:
+    def log_length(self, position: Tensor, slot: Tensor) -> Tensor:
         """Log p(l_t) given the entity's slot, (N,), (R, .., D) -> (R, .., M)."""
-        text = _each(self.length[place], len(slot))
+        text = _each(self.length[position], len(slot))
         text = text.view(len(text), *[1] * (slot.ndim - 2), text.shape[-1])
         return (text + F.linear(slot, self.length_weight)).log_softmax(-1)
 
-    def moved(self, place: Tensor, slot: Tensor) -> Tensor:
+    def moved(self, position: Tensor, slot: Tensor) -> Tensor:
         """Move the slots of entities that were mentioned before the place, (R, D)."""
-        d = (self.update_query[place] * slot).sum(-1, keepdim=True).sigmoid()
-        moved = d * slot + (1 - d) * self.update[place]
+        d = (self.update_query[position] * slot).sum(-1, keepdim=True).sigmoid()
+        moved = d * slot + (1 - d) * self.update[position]
         return F.normalize(moved, dim=-1, eps=SHORTEST)
 
 
@@ -181,10 +188,10 @@ def _each(value: Tensor, num_rows: int) -> Tensor:
     return value.repeat_interleave(num_rows // max(1, len(value)), 0)
 
 
-def _by_place(vectors: Tensor, place: Tensor) -> Tensor:
+def _by_position(vectors: Tensor, position: Tensor) -> Tensor:
     """Group the vectors of all rows of a position, (R, S, D) -> (N, ., D)."""
     rows, slots, size = vectors.shape
-    return vectors.reshape(len(place), rows * slots // max(1, len(place)), size)
+    return vectors.reshape(len(position), rows * slots // max(1, len(position)), size)
 
 
 # -- entity slots -------------------------------------------------------------------

@@ -42,10 +42,10 @@ class Tangents:
     slope: Tensor
     """Gradients, (P, A, D)."""
 
-    def __call__(self, place: Tensor, contexts: Tensor) -> Tensor:
+    def __call__(self, position: Tensor, contexts: Tensor) -> Tensor:
         """Bound log p under C contexts a position: (N,), (N, C, D) -> (N, C) nats."""
-        rise = self.slope[place] @ contexts.transpose(1, 2)
-        return (self.value[place][..., None] + rise).amin(1)
+        rise = self.slope[position] @ contexts.transpose(1, 2)
+        return (self.value[position][..., None] + rise).amin(1)
 
 
 class Words(nn.Module):
@@ -135,10 +135,10 @@ class Words(nn.Module):
         pairs, pair = ((b * num_tokens + t) * size + first[mark]).unique(
             return_inverse=True
         )
-        place, vector = pairs // size, pairs % size
+        position, vector = pairs // size, pairs % size
         target, cost = batch.uttered(self.config.vocab_size)
-        log_p = widened(self._log_pairs(hidden, target, versions, place, vector))
-        log_p = log_p + cost.flatten()[sent(place, device)]
+        log_p = widened(self._log_pairs(hidden, target, versions, position, vector))
+        log_p = log_p + cost.flatten()[sent(position, device)]
         zeros = log_p.new_zeros(shape)
         index = [sent(x, device) for x in (b, k, t)]
         return zeros.index_put(tuple(index), log_p[sent(pair, device)])
@@ -148,7 +148,7 @@ class Words(nn.Module):
         hidden: Tensor,
         target: Tensor,
         versions: Versions,
-        place: Tensor,
+        position: Tensor,
         vector: Tensor,
     ) -> Tensor:
         """Log p(x_t | h, g) of distinct pairs of a position and a context, (N,).
@@ -157,23 +157,27 @@ class Words(nn.Module):
             hidden: h, (B, T, D).
             target: x, (B, T).
             versions: Contexts.
-            place: Position of each pair, ascending, on the host, (N,).
+            position: Position of each pair, ascending, on the host, (N,).
             vector: Context of each pair, on the host, (N,).
         """
         num_tokens = hidden.shape[1]
         states, targets = hidden.flatten(0, 1), target.flatten()
         if num_tokens == 1:  # nothing is shared
-            return self._log_each(states, targets, versions, place, vector)
-        counts = (place // num_tokens).bincount(minlength=len(hidden)).tolist()
+            return self._log_each(states, targets, versions, position, vector)
+        counts = (position // num_tokens).bincount(minlength=len(hidden)).tolist()
         parts = [
-            self._log_shared(h, x, versions, places % num_tokens, vectors)
-            for h, x, places, vectors in zip(
-                hidden, target, place.split(counts), vector.split(counts), strict=True
+            self._log_shared(h, x, versions, positions % num_tokens, vectors)
+            for h, x, positions, vectors in zip(
+                hidden,
+                target,
+                position.split(counts),
+                vector.split(counts),
+                strict=True,
             )
         ]
         log_p = torch.cat(parts)
         rest = log_p.isnan().cpu().nonzero()[:, 0]
-        alone = self._log_each(states, targets, versions, place[rest], vector[rest])
+        alone = self._log_each(states, targets, versions, position[rest], vector[rest])
         return log_p.index_copy(0, sent(rest, log_p.device), alone)
 
     def _log_each(
@@ -181,12 +185,12 @@ class Words(nn.Module):
         hidden: Tensor,
         target: Tensor,
         versions: Versions,
-        place: Tensor,
+        position: Tensor,
         vector: Tensor,
     ) -> Tensor:
         """Score each pair by itself, (N,)."""
         parts = []
-        for part in in_parts(self.config.vocab_size, place, vector):
+        for part in in_parts(self.config.vocab_size, position, vector):
             p, v = (sent(index, hidden.device) for index in part)
             log_words = self.log_words(hidden[p], versions.vectors[v])
             parts.append(log_words.gather(1, target[p, None])[:, 0])
@@ -197,7 +201,7 @@ class Words(nn.Module):
         hidden: Tensor,
         target: Tensor,
         versions: Versions,
-        place: Tensor,
+        position: Tensor,
         vector: Tensor,
     ) -> Tensor:
         """Score pairs of a text in bands that share positions; NaN elsewhere.
@@ -206,20 +210,20 @@ class Words(nn.Module):
         each of them over all words once.
         """
         weight = self.output_weight
-        log_p, device = hidden.new_full((len(place),), torch.nan), hidden.device
-        ends = (place // BAND).bincount().cumsum(0).tolist()
+        log_p, device = hidden.new_full((len(position),), torch.nan), hidden.device
+        ends = (position // BAND).bincount().cumsum(0).tolist()
         for start, end in pairwise([0, *ends]):
-            places, row = place[start:end].unique(return_inverse=True)
+            positions, row = position[start:end].unique(return_inverse=True)
             contexts, column = vector[start:end].unique(return_inverse=True)
-            if end - start <= len(places) + len(contexts):
+            if end - start <= len(positions) + len(contexts):
                 continue
-            places = sent(places, device)
-            scores = F.linear(hidden[places], weight, self._bias)
+            positions = sent(positions, device)
+            scores = F.linear(hidden[positions], weight, self._bias)
             table = []
             for (part,) in in_parts(self.config.vocab_size, contexts):
                 context = self.entity(versions.vectors[sent(part, device)])
                 table.append(
-                    log_softmax_at(target[places], scores, F.linear(context, weight))
+                    log_softmax_at(target[positions], scores, F.linear(context, weight))
                 )
             log_p[start:end] = torch.cat(table, 1)[
                 sent(row, device), sent(column, device)

@@ -58,7 +58,7 @@ class Unfolding:
             self.context[index],
         )
 
-    def settle(self, steps: Steps, row: Tensor, place: Tensor) -> None:
+    def settle(self, steps: Steps, row: Tensor, position: Tensor) -> None:
         """Move the slots of the last tokens' entities *in place*.
 
         The words of a continued mention use the slot as moved so far.
@@ -66,12 +66,12 @@ class Unfolding:
         Args:
             steps: Steps of the text.
             row: Rows whose last token is in a mention.
-            place: Position of the next token of each text, (B,).
+            position: Position of the next token of each text, (B,).
         """
-        place = place[row // (len(self.entity) // len(place))]
+        position = position[row // (len(self.entity) // len(position))]
         entity = self.entity[row]
-        slot = steps.moved(place, self.memory.slots[row, entity])
-        self.memory.write(row, entity, slot, steps.time[place] - steps.lag)
+        slot = steps.moved(position, self.memory.slots[row, entity])
+        self.memory.write(row, entity, slot, steps.time[position] - steps.lag)
         self.count[row] = torch.maximum(self.count[row], entity)
         inside = (self.remaining[row] > 0)[:, None]
         self.context[row] = torch.where(inside, slot, self.context[row])
@@ -116,24 +116,24 @@ class ChainSteps:
     def num_histories(self, state: ChainState) -> int:
         return state.num_chains
 
-    def _places(self, t: int) -> Tensor:
+    def _positions(self, t: int) -> Tensor:
         every = torch.arange(len(self.length), device=self.length.device)
         return every * self.steps.num_tokens + t
 
-    def _moved(self, state: ChainState, place: Tensor) -> Unfolding:
+    def _moved(self, state: ChainState, position: Tensor) -> Unfolding:
         mentioned, last_entity = state.mentioned or mentions(state.unfolding.entity)
         unfolding = state.unfolding.with_slots(last_entity)
-        unfolding.settle(self.steps, sent(mentioned, place.device), place)
+        unfolding.settle(self.steps, sent(mentioned, position.device), position)
         return unfolding
 
     def choices(
         self, state: ChainState, t: int, score: Tensor, cut: Cut | None
     ) -> Dense:
         """List choices, ranked as ``log_options`` says."""
-        place = self._places(t)
-        unfolding = self._moved(state, place)
+        position = self._positions(t)
+        unfolding = self._moved(state, position)
         self._settled[:] = [unfolding]
-        option = log_options(self.steps, unfolding, place)
+        option = log_options(self.steps, unfolding, position)
         return Dense(option.view(*score.shape, -1))
 
     def take(
@@ -164,11 +164,11 @@ class ChainSteps:
         learn which chains begin a mention. At the last token all chains draw one,
         needed or not.
         """
-        steps, device, place = self.steps, self.length.device, self._places(t)
-        unfolding, numbers = self._moved(state, place), uniforms(t)
-        num_samples, u = numbers.shape[1], sent_uniforms(numbers.flatten(0, 1), device)
+        steps, device, position = self.steps, self.length.device, self._positions(t)
+        unfolding, uniform = self._moved(state, position), uniforms(t)
+        num_samples, u = uniform.shape[1], sent_uniforms(uniform.flatten(0, 1), device)
         if origin is not None:
-            first = torch.arange(len(numbers), device=device)[:, None]
+            first = torch.arange(len(uniform), device=device)[:, None]
             chosen = first * state.num_chains + sent(origin, device)
             unfolding = unfolding[chosen.flatten()]
         memory, end = unfolding.memory, self.length.repeat_interleave(num_samples)
@@ -178,10 +178,10 @@ class ChainSteps:
         unfolding.entity.masked_fill_(~inside, NOBODY)
         unfolding.remaining.sub_(1).masked_fill_(~inside, 0)
         if steps.twist is None:
-            log_mention, twisted = steps.log_mention(place, len(end)), None
+            log_mention, twisted = steps.log_mention(position, len(end)), None
         else:
             slots = memory.slots, memory.last, unfolding.count
-            log_mention, twisted = steps.twisted(place, unfolding.context, *slots)
+            log_mention, twisted = steps.twisted(position, unfolding.context, *slots)
             log_mention = log_mention.log_softmax(-1)
         mention = invert_cdf(log_mention.exp(), u[:, 0])
         free = active & ~inside
@@ -193,18 +193,20 @@ class ChainSteps:
             rows, row = (x.nonzero()[:, 0] for x in (begun + going, begun))
             mentioned = rows, int((begun + count).max())
         row = sent(row, device)
-        begins, place, count = (
+        begins, position, count = (
             begins[row],
-            place[row // num_samples],
+            position[row // num_samples],
             unfolding.count[row],
         )
         if twisted is None:
-            log_slot = steps.log_slot(place, memory.slots[row], memory.last[row], count)
+            log_slot = steps.log_slot(
+                position, memory.slots[row], memory.last[row], count
+            )
         else:
             log_slot = twisted[row].log_softmax(-1)
         slot = invert_cdf(log_slot.exp(), u[row, 1])
         vector = memory.slots[row, slot]
-        log_length = steps.log_length(place, vector)
+        log_length = steps.log_length(position, vector)
         remaining = invert_cdf(log_length.exp(), u[row, 2])
         log_begun = _chosen(log_slot, slot) + _chosen(log_length, remaining)
         log_q[row] += log_begun.masked_fill(~begins, 0.0)
@@ -230,11 +232,11 @@ def mentions(entity: Tensor) -> tuple[Tensor, int]:
     return (entity != NOBODY).nonzero()[:, 0], int(entity.max()) if len(entity) else 0
 
 
-def log_options(steps: Steps, unfolding: Unfolding, place: Tensor) -> Tensor:
+def log_options(steps: Steps, unfolding: Unfolding, position: Tensor) -> Tensor:
     """Contributions of each choice of z_t to the rank of a chain, (R, 1 + S * M) nats.
 
     Without a twist they are log q(z_t), else log p(z_t) + log psi; inside a mention
-    only psi is left. ``place`` is the position of each text, (B,).
+    only psi is left. ``position`` is that of each text, (B,).
 
     Choice 0 is no mention or, inside one, its next token; choice 1 + s * M + l is a
     mention of slot s (0: a new entity) with l further tokens.
@@ -242,16 +244,16 @@ def log_options(steps: Steps, unfolding: Unfolding, place: Tensor) -> Tensor:
     memory = unfolding.memory
     slots = memory.slots, memory.last, unfolding.count
     if steps.twist is None:
-        log_mention = steps.log_mention(place, len(unfolding.entity))
-        log_slot = steps.log_slot(place, *slots)
+        log_mention = steps.log_mention(position, len(unfolding.entity))
+        log_slot = steps.log_slot(position, *slots)
         continued = torch.zeros_like(log_slot[:, 0])
     else:
-        log_mention, twisted = steps.twisted(place, unfolding.context, *slots)
+        log_mention, twisted = steps.twisted(position, unfolding.context, *slots)
         log_slot, continued = (
             twisted.log_softmax(-1),
-            steps.log_psi(place, unfolding.context),
+            steps.log_psi(position, unfolding.context),
         )
-    log_length = steps.log_length(place, memory.slots)
+    log_length = steps.log_length(position, memory.slots)
     begin = log_mention[:, 1, None, None] + log_slot[..., None] + log_length
     option = torch.cat([log_mention[:, :1], begin.flatten(1)], 1)
     inside = unfolding.remaining > 0
@@ -299,14 +301,14 @@ def weighted_contexts(
         Probabilities (N,) and contexts (N, D) of one text.
     """
     batch, histories = log_w.shape
-    place = torch.arange(batch, device=log_w.device) * steps.num_tokens
+    position = torch.arange(batch, device=log_w.device) * steps.num_tokens
     unfolding = Unfolding.after(state, histories)
     mentioned, last_entity = mentions(state.entity.expand(batch, histories).flatten())
     unfolding = unfolding.with_slots(last_entity)
-    unfolding.settle(steps, sent(mentioned, place.device), place)
+    unfolding.settle(steps, sent(mentioned, position.device), position)
     memory = unfolding.memory
-    log_slot = steps.log_slot(place, memory.slots, memory.last, unfolding.count)
-    log_mention = steps.log_mention(place, batch * histories)
+    log_slot = steps.log_slot(position, memory.slots, memory.last, unfolding.count)
+    log_mention = steps.log_mention(position, batch * histories)
     log_prob = torch.cat([log_mention[:, :1], log_mention[:, 1:] + log_slot], 1)
     inside = (unfolding.remaining > 0)[:, None]
     same = torch.full_like(log_prob, -torch.inf)

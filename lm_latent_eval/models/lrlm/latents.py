@@ -94,7 +94,7 @@ class Options:
     """Border after the last word."""
     row: Tensor
     """Row of the lattice after it."""
-    place: Tensor
+    charge: Tensor
     """Index of its cost in ``Lattice.charges``."""
     then: Tensor
     """Option after its first word: the continued name, or itself."""
@@ -138,7 +138,7 @@ class Options:
         row = torch.cat([every, lattice.arc_row, lattice.arc_row])
         uttered = lattice.text[every] * num_tokens + border
         named = lattice.word.numel() + torch.arange(2 * len(arcs.start))
-        place = 1 + torch.cat([uttered, named])
+        charge = 1 + torch.cat([uttered, named])
         many = 1 + len(topics.naming_alias)
         key, order = ((start * rows + before) * many + source).sort()
         (names,) = (source[order] != WORD).nonzero(as_tuple=True)
@@ -168,7 +168,7 @@ class Options:
             start,
             end,
             row,
-            torch.cat([place[order], names * 0, impossible]),
+            torch.cat([charge[order], names * 0, impossible]),
             then,
             end.masked_fill(end >= lattice.length[lattice.text[row]], num_tokens),
             begin[after],
@@ -250,8 +250,8 @@ class Encoded:
 
     def fetched(self, *others: Tensor) -> tuple[Tensor, ...]:
         """Copy tensors to the host together with the lattice, in one wait."""
-        vars(self)["lattice"], *here = self.costs.on_host(*others)
-        return tuple(here)
+        vars(self)["lattice"], *local = self.costs.on_host(*others)
+        return tuple(local)
 
     @cached_property
     def summed(self) -> tuple[Tensor, RelationState]:
@@ -268,9 +268,9 @@ def agrees(encoded: Encoded) -> Tensor:
     name = topics.alias_words[topics.naming_alias[state.naming.clamp_min(0)]]
     name = F.pad(name, (0, width), value=PAD)
     name = name.gather(-1, state.offset[..., None] + step)
-    said = words.masked_fill(~encoded.batch.inside_on_host, PAD)
-    said = F.pad(said, (0, width), value=PAD)[:, None, None, :width]
-    agreeing = ((name == said) | (name == PAD) | (said == PAD)).all(-1)
+    words_ahead = words.masked_fill(~encoded.batch.inside_on_host, PAD)
+    words_ahead = F.pad(words_ahead, (0, width), value=PAD)[:, None, None, :width]
+    agreeing = ((name == words_ahead) | (name == PAD) | (words_ahead == PAD)).all(-1)
     return agreeing | (state.naming < 0)
 
 

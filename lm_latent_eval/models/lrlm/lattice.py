@@ -43,7 +43,7 @@ class Arcs:
     the text, because the next words may complete the name.
     """
 
-    place: Tensor
+    position: Tensor
     """Key start * B + text, non-decreasing, (N,)."""
     text: Tensor
     start: Tensor
@@ -70,28 +70,28 @@ def find_arcs(topics: Topics, batch: TokenBatch) -> Arcs:
     words = targets.masked_fill(~batch.inside_on_host, PAD)
     flat = words.t().flatten()  # by place
     first = topics.first_words
-    match, place = expand_ranges(
+    match, position = expand_ranges(
         torch.searchsorted(first, flat), torch.searchsorted(first, flat, right=True)
     )
     alias = topics.by_first_word[match]
     width = topics.alias_words.shape[1]
     beyond = words.new_full((num_texts, width), PAD)
     ahead = torch.cat([words, beyond], 1).unfold(1, width, 1)[:, :num_tokens]
-    said = ahead.transpose(0, 1).flatten(0, 1)[place]
+    words_ahead = ahead.transpose(0, 1).flatten(0, 1)[position]
     name = topics.alias_words[alias]
-    agrees = ((name == said) | (name == PAD) | (said == PAD)).all(-1)
-    alias, place = alias[agrees], place[agrees]
+    agrees = ((name == words_ahead) | (name == PAD) | (words_ahead == PAD)).all(-1)
+    alias, position = alias[agrees], position[agrees]
     key = topics.aliases_sorted
     which, row = expand_ranges(
         torch.searchsorted(key, alias), torch.searchsorted(key, alias, right=True)
     )
-    naming, place, alias = topics.by_alias[which], place[row], alias[row]
-    order = (place * len(topics.naming_alias) + naming).argsort()
-    naming, place, alias = naming[order], place[order], alias[order]
+    naming, position, alias = topics.by_alias[which], position[row], alias[row]
+    order = (position * len(topics.naming_alias) + naming).argsort()
+    naming, position, alias = naming[order], position[order], alias[order]
     return Arcs(
-        place,
-        place % num_texts,
-        place // num_texts,
+        position,
+        position % num_texts,
+        position // num_texts,
         topics.alias_length[alias],
         naming,
         topics.naming_topic[naming],
@@ -140,8 +140,8 @@ class Lattice:
         return torch.cat([one, self.word.flatten(), self.score, new, one - torch.inf])
 
     def on_host(self, *others: Tensor) -> tuple[Lattice, *tuple[Tensor, ...]]:
-        word, score, *here = fetched(self.word, self.score, *others)
-        return replace(self, word=word.double(), score=score.double()), *here
+        word, score, *others_on_host = fetched(self.word, self.score, *others)
+        return replace(self, word=word.double(), score=score.double()), *others_on_host
 
     @cached_property
     def _keys(self) -> Tensor:
@@ -214,7 +214,7 @@ class Lattice:
                 into = torch.cat([self.arc_row[arc], early_row[now]])
                 uttered = torch.logaddexp(uttered, log_sum(value, into, rows))
             columns.append(uttered.clamp_min(FLOOR))
-        every = torch.arange(len(arcs.place), device=order.device)
+        every = torch.arange(len(arcs.position), device=order.device)
         alpha = torch.stack(columns)
         return alpha, self._entering(alpha, every)
 
@@ -240,14 +240,14 @@ class Lattice:
         ).tolist()
         end = torch.minimum(arcs.end, self.length[arcs.text])
         for t in reversed(range(num_tokens)):
-            here = slice(borders[t], borders[t + 1])
+            part = slice(borders[t], borders[t + 1])
             uttered = self.word[self.text, t] + beta[t + 1]
             if borders[t + 1] > borders[t]:
-                row = self.arc_row[here]
-                value = self.score[here] + beta[end[here], row]
+                row = self.arc_row[part]
+                value = self.score[part] + beta[end[part], row]
                 named = log_sum(
-                    torch.cat([value, value + self.log_prior[here]]),
-                    torch.cat([row, arcs.text[here]]),
+                    torch.cat([value, value + self.log_prior[part]]),
+                    torch.cat([row, arcs.text[part]]),
                     rows,
                 )
                 uttered = torch.logaddexp(uttered, named)

@@ -88,8 +88,8 @@ class LRLM(RelationModel):
 
     def about(self, names: Sequence[str]) -> RelationState:
         """State of texts whose topics are given, to ``encode`` after."""
-        numbers = [self.knowledge.number(name) for name in names]
-        return RelationState.begin(torch.tensor(numbers))
+        topics = [self.knowledge.number(name) for name in names]
+        return RelationState.begin(torch.tensor(topics))
 
     def encode(self, batch: TokenBatch, after: RelationState | None = None) -> Encoded:
         nothing = torch.zeros(len(batch.length), dtype=torch.long)
@@ -107,14 +107,14 @@ class LRLM(RelationModel):
         self, batch: TokenBatch, value: Tensor, state: RelationState, carry: Any
     ) -> Encoded:
         # By place: the first word of every text, then the second, ...
-        by_place = value.transpose(0, 1).flatten(0, 1)
-        log_source = widened(self.selector(by_place).log_softmax(-1))
+        by_position = value.transpose(0, 1).flatten(0, 1)
+        log_source = widened(self.selector(by_position).log_softmax(-1))
         word = log_source[:, 0].view(value.shape[1], -1).t()
         word = word + self._log_words(value, batch)
         word = word.masked_fill(~batch.inside, 0.0).clamp_min(FLOOR)
         arcs = self._arcs(batch, state)
-        score = log_source[sent(arcs.place, value.device), 1]
-        score = score + self._log_namings(by_place, arcs)
+        score = log_source[sent(arcs.position, value.device), 1]
+        score = score + self._log_namings(by_position, arcs)
         costs = Lattice(
             batch.on_host[1],
             word,
@@ -233,14 +233,14 @@ class LRLM(RelationModel):
             open_still[arcs.text] | torch.isin(key, _keys(state, num_topics))
         )
 
-    def _log_namings(self, by_place: Tensor, arcs: Arcs) -> Tensor:
+    def _log_namings(self, by_position: Tensor, arcs: Arcs) -> Tensor:
         """Log p(fact, alias | name, topic) of arcs, (N,) float64."""
         topics = self.knowledge
         fact = topics.naming_fact[arcs.naming]
         log_p = widened(
             log_choice(
-                self.to_fact(by_place),
-                arcs.place,
+                self.to_fact(by_position),
+                arcs.position,
                 arcs.topic,
                 fact,
                 topics.facts_of,
@@ -250,8 +250,8 @@ class LRLM(RelationModel):
         if self.config.oracle:
             return log_p
         log_alias = log_choice(
-            self.to_alias(by_place),
-            arcs.place,
+            self.to_alias(by_position),
+            arcs.position,
             fact,
             arcs.naming,
             topics.namings_of,

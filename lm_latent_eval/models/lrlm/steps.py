@@ -128,7 +128,7 @@ def reading_steps(encoded: Encoded, lattice: Lattice, after: Tensor) -> ReadingS
             (T + 1, num_rows).
     """
     options = encoded.options
-    log_p = sunk(lattice.charges[options.place])
+    log_p = sunk(lattice.charges[options.charge])
     end = torch.minimum(options.end, lattice.length[lattice.text[options.row]])
     ahead = after[end, options.row]
     # Beside masses near ``FLOOR``, log p would be lost to rounding.
@@ -151,7 +151,7 @@ def log_options(encoded: Encoded, option: Tensor) -> Tensor:
     """
     charges = encoded.costs.charges
     inside = encoded.batch.inside_on_host[:, None]
-    index = encoded.options.place[option].masked_fill(~inside, 0)
+    index = encoded.options.charge[option].masked_fill(~inside, 0)
     return sunk(charges[sent(index, charges.device)].sum(-1))
 
 
@@ -159,7 +159,7 @@ def log_readings(encoded: Encoded, readings: Readings) -> Tensor:
     """Log p(x, z_k) in nats, (B, K) float64."""
     option = encoded.options.found(Readings(*fetched(*readings)))
     possible = torch.ones(option.shape[:2], dtype=torch.bool)
-    free = torch.zeros(len(encoded.options.place), dtype=torch.float64)
+    free = torch.zeros(len(encoded.options.charge), dtype=torch.float64)
     steps = ReadingSteps(encoded.options, free, free, free)
     for step in follow(steps, (option,)):
         possible &= step.there | ~step.inside

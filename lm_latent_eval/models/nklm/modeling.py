@@ -68,8 +68,8 @@ class NKLM(NKLMLayers):
 
     def about(self, names: Sequence[str]) -> NKLMState:
         """State of texts whose topics are given, to ``encode`` after."""
-        numbers = [self.knowledge.number(name) for name in names]
-        return self.begin(torch.tensor(numbers))
+        topics = [self.knowledge.number(name) for name in names]
+        return self.begin(torch.tensor(topics))
 
     def begin(self, topic: Tensor) -> NKLMState:
         """State of texts before their first word, whose topics are on the host."""
@@ -90,8 +90,8 @@ class NKLM(NKLMLayers):
         inside = batch.inside_on_host[:, None].expand_as(copies.source)
         naming = (copies.source - 1).clamp_min(0)
         last = topics.alias_words.shape[1] - 1
-        said = topics.word(naming, copies.offset.clamp_max(last))
-        wrong = said != words[:, None].expand_as(said)
+        copied_word = topics.word(naming, copies.offset.clamp_max(last))
+        wrong = copied_word != words[:, None].expand_as(copied_word)
         wrong |= topics.naming_topic[naming] != copies.topic[..., None]
         wrong |= copies.offset >= self.config.num_positions
         wrong &= (copies.source != WORD) & inside
@@ -406,9 +406,9 @@ class NKLMProposal(StepProposal):
             inside = batch.length > t
             listed = self.options(encoded, hidden[:, :, t], copies.topic, t)
             decided = copies.source[..., t], copies.offset[..., t]
-            choice, there = listed.find(decided)
+            choice, listed_mask = listed.find(decided)
             log_q = listed.at(listed.log_q(self.temperature), choice)
-            log_q = log_q.masked_fill(~sent(there, log_q.device), -torch.inf)
+            log_q = log_q.masked_fill(~sent(listed_mask, log_q.device), -torch.inf)
             total = total + log_q.masked_fill(~inside[:, None], 0.0)
         return total
 

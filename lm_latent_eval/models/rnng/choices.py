@@ -54,7 +54,7 @@ class Choices:
     """Mask of stacks with further possible choices, (R,)."""
     top: Tensor
     """u of the R stacks, then of those listed after them, (N, d)."""
-    place: Integers
+    top_row: Integers
     """Index in ``top`` of the stack after each number, (R, M); -1 if not listed."""
     log_reduced: Tensor
     """log P(at least this many REDUCEs), 0 .. M, (R, M + 1) nats, float64."""
@@ -218,8 +218,8 @@ def log_marginal(model: GenerativeModel, words: Tensor) -> Tensor:
         stacks = choices.stacks
         before, reduces = choices.possible.nonzero()
         text, row = text[before], choices.row[before, reduces]
-        place = choices.place[before, reduces]
-        integers = before, reduces, place, stacks.size[row], tokens[text, t]
+        top_row = choices.top_row[before, reduces]
+        integers = before, reduces, top_row, stacks.size[row], tokens[text, t]
         parent, choice, top_index, size, word = sent_all(device, *integers)
         log_p = log_p[parent] + choices.log_p[parent, choice]
         log_p = log_p + model.log_word(choices.top[top_index], size, word)
@@ -243,7 +243,7 @@ def next_word(
         1, which.expand(log_w.shape), log_w.softmax(-1)
     )
     owner, reduces = choices.possible.nonzero()
-    after, place = choices.row[owner, reduces], choices.place[owner, reduces]
+    after, top_row = choices.row[owner, reduces], choices.top_row[owner, reduces]
     result = weight.new_zeros(len(weight), model.config.vocab_size)
     # The original combines the tree with the end word, and charges for it.
     charges = model.config.sentence_ends and not model.config.only_possible
@@ -252,7 +252,7 @@ def next_word(
         part = slice(first, first + model.rows_at_once)
         size = choices.stacks.size[after[part]]
         top_index, items, o, r = sent_all(
-            log_w.device, place[part], size, owner[part], reduces[part]
+            log_w.device, top_row[part], size, owner[part], reduces[part]
         )
         spoken = widened(model.log_words(choices.top[top_index], items))
         if log_end is not None:

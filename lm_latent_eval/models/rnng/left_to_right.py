@@ -127,9 +127,9 @@ class NextWordChoices:
 
     def of(self, first: int, end: int) -> NextWordChoices:
         """Restrict to histories ``first`` to ``end``."""
-        here = slice(first, end)
-        listed = replace(self.listed, pair=self.listed.pair[:, here])
-        row, log_p = self.row[:, here], self.log_p[:, here]
+        part = slice(first, end)
+        listed = replace(self.listed, pair=self.listed.pair[:, part])
+        row, log_p = self.row[:, part], self.log_p[:, part]
         return replace(self, row=row, log_p=log_p, listed=listed)
 
     def resampled(self, origin: Tensor, text: Integers) -> NextWordChoices:
@@ -252,14 +252,14 @@ class StackSteps:
         if origin is not None:
             (origin,) = others
             ahead = ahead.resampled(origin, text)
-        log_prob, numbers = ahead.log_q[ahead.listed.pair], u[text][..., 0]
-        drawn = invert_cdf(log_prob.exp(), numbers)
+        log_prob, uniform = ahead.log_q[ahead.listed.pair], u[text][..., 0]
+        drawn = invert_cdf(log_prob.exp(), uniform)
         log_q = log_prob.gather(2, drawn[..., None])[..., 0]
         unlisted = drawn == log_prob.shape[2] - 1
         after, added, pending = ahead.chosen(drawn.masked_fill(unlisted, 0))
         if unlisted.any():
             which, k = unlisted.numpy().nonzero()
-            row, u_class = ahead.row[text][which, k][:, None], numbers[which, k]
+            row, u_class = ahead.row[text][which, k][:, None], uniform[which, k]
             # Within the class q is p's own: the rest of the uniform number decides.
             left = ((1 - u_class).log() - log_q[which, k]).clamp_max(0.0)
             log_least = left + ahead.log_class[ahead.listed.pair[which, k]]
@@ -426,12 +426,12 @@ class WordByWord(StepProposal):
             cut = Fading(width, torch.zeros(len(encoded.words), dtype=torch.float64))
         steps = self.drawn_steps(encoded)
         origin = torch.zeros(len(steps.length), num_samples, dtype=torch.long)
-        found, sampled = side_by_side(
+        searched, sampled = side_by_side(
             steps,
             searching(steps, cut, with_log_q=True),
             sampling(steps, uniforms, origin),
         )
-        beam = self.thinning_of(encoded, found).beam
+        beam = self.thinning_of(encoded, searched).beam
         draws, _ = self.draws_of(encoded, sampled)
         return beam, draws
 
@@ -457,8 +457,8 @@ class WordByWord(StepProposal):
         if len(pair):
             top = stacks.top(pair // size)
             integers = stacks.size[pair // size], pair % size, which
-            items, said, of = sent_all(top.device, *integers)
-            log_word = self.model.generative.log_word(top, items, said)[of]
+            items, words_sent, of = sent_all(top.device, *integers)
+            log_word = self.model.generative.log_word(top, items, words_sent)[of]
         return *self.shifted(stacks, row, text, word), log_word
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
@@ -521,7 +521,7 @@ class WordByWord(StepProposal):
         pair, of_pair = distinct(which * config.vocab_size + word[:, None])
         stack, word = pair // config.vocab_size, pair % config.vocab_size
         after, possible = choices.row[stack], choices.possible[stack]
-        size, index = stacks.size[after], choices.place[stack]
+        size, index = stacks.size[after], choices.top_row[stack]
         spoken, exact = self._spoken(choices.top, index, size, word)
         return stacks, Listed(
             of_pair,
@@ -543,7 +543,7 @@ class WordByWord(StepProposal):
         return ends
 
     def _spoken(
-        self, top: Tensor, place: Integers, size: Integers, word: Integers
+        self, top: Tensor, top_row: Integers, size: Integers, word: Integers
     ) -> tuple[Tensor, NDArray[np.bool_]]:
         """Score the word after each choice.
 
@@ -553,7 +553,7 @@ class WordByWord(StepProposal):
 
         Args:
             top: u of stacks.
-            place: Index in ``top`` of the stack after each choice, (P, M); -1 if not
+            top_row: Index in ``top`` of the stack after each choice, (P, M); -1 if not
                 listed.
             size: Items on it, (P, M).
             word: The words, (P,).
@@ -562,17 +562,17 @@ class WordByWord(StepProposal):
             ``spoken`` and ``exact`` of ``Listed``, (P, M) each.
         """
         model, device = self.model.generative, self.model.device
-        spoken = wide_zeros((place.size,), device)
-        free = np.ones(place.shape, bool) & (self.finishes & (word == END))[:, None]
+        spoken = wide_zeros((top_row.size,), device)
+        free = np.ones(top_row.shape, bool) & (self.finishes & (word == END))[:, None]
         if self.name != "adapted":
-            return spoken.view(place.shape), free
-        possible, reduces = (place >= 0) & ~free, np.arange(place.shape[1])
+            return spoken.view(top_row.shape), free
+        possible, reduces = (top_row >= 0) & ~free, np.arange(top_row.shape[1])
         near = possible & (reduces >= SPOKEN) & (size > 1) & (not self.exact)
         base = near.any(1, keepdims=True) & (reduces == SPOKEN - 1)
 
         def columns(mask: NDArray[np.bool_]) -> Iterator[Tensor]:
-            said = np.broadcast_to(word[:, None], place.shape)
-            masked = (x[mask] for x in (place, size, said))
+            words = np.broadcast_to(word[:, None], top_row.shape)
+            masked = (x[mask] for x in (top_row, size, words))
             return sent_all(device, np.flatnonzero(mask), *masked)
 
         spoken = spoken.masked_fill(
@@ -586,11 +586,11 @@ class WordByWord(StepProposal):
             log_p, slope = model.log_word_and_slope(u, *others)
             spoken[where] = log_p
             which = near.any(1).cumsum()[owner] - 1
-            integers = np.flatnonzero(near), place[near], which
+            integers = np.flatnonzero(near), top_row[near], which
             where, index, of = sent_all(device, *integers)
             further = ((top[index] - u[of]) * slope[of]).sum(-1)
             spoken[where] = log_p[of] + widened(further)
-        return spoken.view(place.shape), ~near
+        return spoken.view(top_row.shape), ~near
 
     def scored(
         self, listed: Listed, log_p: Tensor, log_reduced: Tensor, spoken: Tensor

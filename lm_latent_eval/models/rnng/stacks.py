@@ -73,15 +73,15 @@ class Stacks:
 
     def compact(self, row: Integers) -> tuple[Stacks, Integers]:
         """Keep given stacks and all below them; return the table and the new rows."""
-        wanted = np.zeros(len(self), bool)
-        wanted[0] = True
+        kept = np.zeros(len(self), bool)
+        kept[0] = True
         layer = np.unique(row)
         while len(layer):
-            wanted[layer] = True
+            kept[layer] = True
             layer = self.below[layer]
-            layer = layer[~wanted[layer]]
-        (keep,) = wanted.nonzero()
-        new_row = wanted.cumsum() - 1
+            layer = layer[~kept[layer]]
+        (keep,) = kept.nonzero()
+        new_row = kept.cumsum() - 1
         used, item = distinct(self.item[keep])
         (index,) = sent_all(self.device, used)
         stacks = Stacks(
@@ -170,13 +170,13 @@ def growth(stacks: Stacks, row: Integers, moves: Integers) -> Growth:
     for a, column in enumerate(moves.T):
         (active,) = (column != NOTHING).nonzero()
         pair, which = distinct(path[active, a] * scale + column[active] - NOTHING)
-        here = slice(made, made + len(pair))
+        new = slice(made, made + len(pair))
         begun, done = pair // scale, pair % scale + NOTHING
         left, reducing = below[begun], done == REDUCE
         base = np.where(reducing, below[left], begun)
-        parent[here], move[here], below[here] = begun, done, base
-        size[here], depth[here] = size[base] + 1, depth[base] + 1
-        height[here] = (np.maximum(height[begun], height[left]) + 1) * reducing
+        parent[new], move[new], below[new] = begun, done, base
+        size[new], depth[new] = size[base] + 1, depth[base] + 1
+        height[new] = (np.maximum(height[begun], height[left]) + 1) * reducing
         path[active, a + 1 :] = (made + which)[:, None]
         made += len(pair)
     order, name = np.argsort(depth[:made], kind="stable"), np.arange(made)

@@ -40,7 +40,7 @@ class ServedThinker:
     network: ServedNetwork
     options: ThoughtOptions
     marks: Marks
-    said: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = field(
+    reported: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = field(
         default_factory=dict
     )
     """Log p of drawn thoughts as reported by the server, by prompt and thought."""
@@ -108,11 +108,11 @@ class ServedThinker:
             with naming(question.queries[0]):
                 return self._read(question, thought, answers)
 
-        said = _at_once(work, read.closed)
-        prompts = torch.tensor([log_p for log_p, _ in said], dtype=torch.float64)
+        scored = _at_once(work, read.closed)
+        prompts = torch.tensor([log_p for log_p, _ in scored], dtype=torch.float64)
         read.log_p = prompts[:, 0]
         read.log_q = log_mixture(read.log_p, prompts[:, 1:].T)
-        for n, (_, log_p_answers) in enumerate(said):
+        for n, (_, log_p_answers) in enumerate(scored):
             for a, log_p in enumerate(log_p_answers):
                 read.log_p_answers[a, n] = log_p
         return read.thoughts((False,) * len(answers))
@@ -125,7 +125,7 @@ class ServedThinker:
             if ending is None and size == self.options.max_think_tokens:
                 ending = Ending.TRUNCATED
             if ending is not None:
-                self.said[prompt, tokens] = math.fsum(completion.log_p[:size])
+                self.reported[prompt, tokens] = math.fsum(completion.log_p[:size])
                 return Thought(tokens, ending)
         raise ServerError(
             f"{self.network.server.url} ended a thought after {len(completion.tokens)} "
@@ -142,22 +142,24 @@ class ServedThinker:
         sequences = [prompt + thought.drawn for prompt in question.prompts]
         if thought.answered:
             sequences += [own + thought.read + ids for ids in answers]
-        found = self.network.server.score(sequences, self.network.spelled)
+        scored = self.network.server.score(sequences, self.network.spelled)
         log_p = []
-        for prompt, each in zip(question.prompts, found, strict=False):
+        for prompt, each in zip(question.prompts, scored, strict=False):
             total = math.fsum(each[len(prompt) - 1 :])
-            self._check(thought.drawn, total, self.said.get((prompt, thought.drawn)))
+            self._check(
+                thought.drawn, total, self.reported.get((prompt, thought.drawn))
+            )
             log_p.append(total)
         after = len(own) + len(thought.read) - 1
-        return log_p, [math.fsum(each[after:]) for each in found[len(log_p) :]]
+        return log_p, [math.fsum(each[after:]) for each in scored[len(log_p) :]]
 
-    def _check(self, tokens: tuple[int, ...], read: float, said: float | None) -> None:
-        if said is None:
+    def _check(self, tokens: tuple[int, ...], read: float, drawn: float | None) -> None:
+        if drawn is None:
             return
-        if not abs(read - said) <= ROUNDING_A_TOKEN * len(tokens) + ROUNDING:
+        if not abs(read - drawn) <= ROUNDING_A_TOKEN * len(tokens) + ROUNDING:
             raise ServerError(
                 f"{self.network.server.url} gives a thought of {len(tokens)} tokens "
-                f"log p = {said:.3f} as it draws it and {read:.3f} as it reads it: it "
+                f"log p = {drawn:.3f} as it draws it and {read:.3f} as it reads it: it "
                 "draws from another distribution than it scores by (a temperature or a "
                 "penalty that is its own, or --logprobs-mode processed_logprobs)"
             )

@@ -265,7 +265,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Places:
+class Positions:
     """Positions of a completion: their most probable tokens, and all others as one."""
 
     p: Table
@@ -279,7 +279,7 @@ class Places:
     1)."""
 
     @classmethod
-    def of(cls, completion: Completion, prompt: Sequence[int]) -> Places:
+    def of(cls, completion: Completion, prompt: Sequence[int]) -> Positions:
         shape = len(completion.tokens), LIKELIEST + 1
         p = np.zeros(shape)
         drawn = np.full(shape[0], LIKELIEST)
@@ -304,34 +304,34 @@ class Places:
         return cls(p, drawn, in_output, in_text)
 
 
-Sampler = Callable[[Places], Table]
+Sampler = Callable[[Positions], Table]
 """Weights of tokens under another sampler, (T, 6)."""
 
 
 def _heated(temperature: float) -> Sampler:
-    return lambda places: places.p ** (1 / temperature)
+    return lambda positions: positions.p ** (1 / temperature)
 
 
 def _top_k(k: int) -> Sampler:
-    return lambda places: places.p * (np.arange(LIKELIEST + 1) < k)
+    return lambda positions: positions.p * (np.arange(LIKELIEST + 1) < k)
 
 
 def _top_p(share: float) -> Sampler:
-    return lambda places: places.p * (places.p.cumsum(1) - places.p < share)
+    return lambda positions: positions.p * (positions.p.cumsum(1) - positions.p < share)
 
 
 def _min_p(share: float) -> Sampler:
-    def weights(places: Places) -> Table:
-        kept: Table = places.p * (places.p >= share * places.p[:, :1])
+    def weights(positions: Positions) -> Table:
+        kept: Table = positions.p * (positions.p >= share * positions.p[:, :1])
         return kept
 
     return weights
 
 
 def _repeated(nats: float, *, prompt: bool) -> Sampler:
-    def weights(places: Places) -> Table:
-        seen = places.in_text if prompt else places.in_output
-        penalised: Table = places.p * np.exp(-nats * seen)
+    def weights(positions: Positions) -> Table:
+        seen = positions.in_text if prompt else positions.in_output
+        penalised: Table = positions.p * np.exp(-nats * seen)
         return penalised
 
     return weights
@@ -383,16 +383,16 @@ class Honesty:
         Raises:
             ServerError: If draws are of another distribution.
         """
-        places = Places.of(completion, prompt)
-        every = np.arange(len(places.drawn))
+        positions = Positions.of(completion, prompt)
+        every = np.arange(len(positions.drawn))
         self.num_tokens += len(every)
         for j, weights in enumerate(SAMPLERS.values()):
-            q = weights(places)
+            q = weights(positions)
             q /= q.sum(1, keepdims=True)
             with np.errstate(divide="ignore", invalid="ignore"):
-                gain = np.log(q / places.p)
+                gain = np.log(q / positions.p)
                 self._growth[j] += np.where(q > 0, q * gain, 0.0).sum()
-            self._log_capital[j] += gain[every, places.drawn].sum()
+            self._log_capital[j] += gain[every, positions.drawn].sum()
         if np.logaddexp.reduce(self._log_capital) >= UNFAIR + math.log(len(SAMPLERS)):
             name = [*SAMPLERS][int(self._log_capital.argmax())]
             raise ServerError(

@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Draw:
-    place: int
+    question_index: int
     """Index of its question."""
     key: int
     sample: int
@@ -71,8 +71,8 @@ def read_after(prompt: Reading, thoughts: Sequence[Closed]) -> tuple[Tensor, Rea
     drawn = torch.tensor([thought.drawn for thought in thoughts], device=device)
     read = torch.tensor([thought.read for thought in thoughts], device=device)
     total = wide_zeros((len(thoughts),), device)
-    for place, log_p in reading.along(read):
-        targets = drawn[:, place : place + log_p.shape[1]]
+    for start, log_p in reading.along(read):
+        targets = drawn[:, start : start + log_p.shape[1]]
         total += _gathered(log_p[:, : targets.shape[1]], targets).sum(-1)
     return total, reading
 
@@ -93,14 +93,14 @@ def answers_after(
     each = torch.arange(rows, device=device).repeat(num_answers)
     total = wide_zeros((num_answers, rows), device)
     marginals = []
-    for place, log_p in reading.rows(each).along(tokens[:, :-1]):
-        places = slice(place, place + log_p.shape[1])
+    for start, log_p in reading.rows(each).along(tokens[:, :-1]):
+        span = slice(start, start + log_p.shape[1])
         before = log_p.unflatten(0, (num_answers, rows))
-        targets = tokens[:, places].unflatten(0, (num_answers, rows))
-        steps = _gathered(before, targets).masked_fill(~within[:, None, places], 0)
+        targets = tokens[:, span].unflatten(0, (num_answers, rows))
+        steps = _gathered(before, targets).masked_fill(~within[:, None, span], 0)
         # Weight of every thought times the prefix of the answer.
         prefix = total[..., None] + pad(steps.cumsum(-1), (1, -1)) + log_shares[:, None]
-        marginals.append((place, (before + prefix[..., None]).logsumexp(1)))
+        marginals.append((start, (before + prefix[..., None]).logsumexp(1)))
         total += steps.sum(-1)
     return total, marginals
 
@@ -116,17 +116,21 @@ class Greedy:
         self._marginals: dict[int, Tensor] = {}
 
     def add(self, marginals: Marginals) -> None:
-        for place, log_p in marginals:
+        for position, log_p in marginals:
             for n in range(log_p.shape[1]):
-                new, old = log_p[:, n], self._marginals.get(place + n)
-                self._marginals[place + n] = new if old is None else old.logaddexp(new)
+                new, old = log_p[:, n], self._marginals.get(position + n)
+                self._marginals[position + n] = (
+                    new if old is None else old.logaddexp(new)
+                )
 
     def __call__(self) -> list[bool]:
         """Whether each answer is greedy; False for all before any marginals."""
-        best = {place: m.argmax(-1).tolist() for place, m in self._marginals.items()}
+        best = {
+            position: m.argmax(-1).tolist() for position, m in self._marginals.items()
+        }
         return [
             bool(best)
-            and all(best[place][a] == token for place, token in enumerate(ids))
+            and all(best[position][a] == token for position, token in enumerate(ids))
             for a, ids in enumerate(self._answers)
         ]
 
@@ -243,10 +247,10 @@ class Thinker:
                 self.most_rows,
                 self._written,
                 size,
-                lambda draw: self._refusal(questions[draw.place]),
+                lambda draw: self._refusal(questions[draw.question_index]),
             ):
                 for draw, thought in zip(batch, written, strict=True):
-                    thoughts[draw.place][draw.sample] = thought
+                    thoughts[draw.question_index][draw.sample] = thought
         return [tuple(each[k] for k in sorted(each)) for each in thoughts]
 
     def _written(self, batch: Sequence[Draw]) -> list[Thought]:

@@ -83,7 +83,7 @@ def mask_counts(length: int, passes: int, u: float) -> Tensor:
     return (length * (k + u) / passes).floor().long().clamp(max=length - 1) + 1
 
 
-def masks(length: int, passes: int, numbers: Tensor) -> Tensor:
+def masks(length: int, passes: int, uniform: Tensor) -> Tensor:
     """Draw N sets of masked positions, (N, L).
 
     The counts are systematic. The positions of each count are uniform, and balanced
@@ -93,10 +93,10 @@ def masks(length: int, passes: int, numbers: Tensor) -> Tensor:
     Args:
         length: L.
         passes: N.
-        numbers: 1 + L random numbers in (0, 1).
+        uniform: 1 + L random numbers in (0, 1).
     """
-    counts = mask_counts(length, passes, float(numbers[0]))
-    order = numbers[1:].argsort()
+    counts = mask_counts(length, passes, float(uniform[0]))
+    order = uniform[1:].argsort()
     begin = counts.cumsum(0) - counts
     step = torch.arange(length)
     # Rank of each position of the random order from the set's begin.
@@ -135,12 +135,12 @@ def elbo(length: int, num_samples: int, drawn: Drawn) -> Requests[Estimate]:
     masked = torch.cat(chosen)
     log_p = (yield masked).log_p.sum(-1) * length / masked.sum(-1)
     values = [float(part.mean()) for part in log_p.split(passes)]
-    found = _mean(values, length, num_samples, Bound.ESTIMATED_LOWER, "elbo")
-    if replicates == 1 or not found.draws_stderr:
-        found = replace(found, draws_degrees=math.inf)
+    estimate = _mean(values, length, num_samples, Bound.ESTIMATED_LOWER, "elbo")
+    if replicates == 1 or not estimate.draws_stderr:
+        estimate = replace(estimate, draws_degrees=math.inf)
     if replicates == 1:
-        return found
-    return replace(found, stderr=found.draws_stderr, replicates=tuple(values))
+        return estimate
+    return replace(estimate, stderr=estimate.draws_stderr, replicates=tuple(values))
 
 
 def _mean(
@@ -213,9 +213,9 @@ def log_p_llada(length: int, num_samples: int, drawn: Drawn) -> Requests[Estimat
         )
     chosen, shares = [], []
     for batch in range(num_samples // size):
-        numbers = drawn(batch, 1 + size * length)
-        counts = llada_counts(length, size, 1 + int(float(numbers[0]) * length))
-        ranks = numbers[1:].view(size, length).argsort(1).argsort(1)
+        uniform = drawn(batch, 1 + size * length)
+        counts = llada_counts(length, size, 1 + int(float(uniform[0]) * length))
+        ranks = uniform[1:].view(size, length).argsort(1).argsort(1)
         chosen.append(ranks < counts[:, None])
         shares.append(length / counts.double())
     log_p = (yield torch.cat(chosen)).log_p.sum(-1) * torch.cat(shares)
@@ -251,8 +251,8 @@ def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEsti
     """
     name, unmasking = options.estimator_of(length), options.process
     if options.convention:
-        found = yield from log_p_llada(length, options.num_samples, _numbers(key))
-        return TargetEstimate(found)
+        estimate = yield from log_p_llada(length, options.num_samples, _numbers(key))
+        return TargetEstimate(estimate)
     if unmasking.follows or length == 1:  # one token has one order
         log_p, is_greedy = yield from orders.log_p_path(length, unmasking)
         return _known(log_p, length, name, is_greedy)
@@ -268,8 +268,8 @@ def estimated(length: int, options: MDMOptions, key: int) -> Requests[TargetEsti
             raise no_probability(NEVER)
         estimate = Estimate.from_log_weights(log_w, num_tokens=length)
         return TargetEstimate(replace(estimate, replicates=_grouped(log_w)))
-    found = yield from elbo(length, options.num_samples, _numbers(key))
-    return TargetEstimate(found)
+    estimate = yield from elbo(length, options.num_samples, _numbers(key))
+    return TargetEstimate(estimate)
 
 
 def check_length(length: int, options: MDMOptions) -> None:

@@ -34,7 +34,7 @@ from lm_latent_eval.wrappers.mdm.unmasking import ANY_ORDER
 
 logger = logging.getLogger(__name__)
 
-Asked = tuple[Query, GenerationOptions, list[int]]
+Request = tuple[Query, GenerationOptions, list[int]]
 """Request of a continuation, and the tokens before it."""
 
 
@@ -62,18 +62,18 @@ class Writer:
         of it, and the continuation the rest.
         """
 
-        def shape(asked: Asked) -> tuple[int, int]:
-            return len(asked[2]), asked[1].max_tokens
+        def shape(requests: Request) -> tuple[int, int]:
+            return len(requests[2]), requests[1].max_tokens
 
         self._say_shortened([how.max_tokens for _, how in queries])
-        asked = [self._fitted(query, how) for query, how in queries]
-        for (before, after), same in groupby(sorted(asked, key=shape), key=shape):
+        requests = [self._fitted(query, how) for query, how in queries]
+        for (before, after), same in groupby(sorted(requests, key=shape), key=shape):
             together = list(same)
             size = self.denoiser.size(before + after + len(self.cut.after))
             for first in range(0, len(together), size):
                 yield from self._batch(together[first : first + size], after)
 
-    def _fitted(self, query: Query, how: GenerationOptions) -> Asked:
+    def _fitted(self, query: Query, how: GenerationOptions) -> Request:
         room = self.cut.room
         with naming(query):
             if how.max_tokens < room:
@@ -95,12 +95,14 @@ class Writer:
                 room - room // 2,
             )
 
-    def _batch(self, asked: Sequence[Asked], length: int) -> Iterator[tuple[int, str]]:
+    def _batch(
+        self, requests: Sequence[Request], length: int
+    ) -> Iterator[tuple[int, str]]:
         """Write B texts of equal length after contexts of equal length."""
-        given = torch.tensor([before for *_, before in asked], dtype=torch.long)
+        given = torch.tensor([before for *_, before in requests], dtype=torch.long)
         start = given.shape[1]
-        hidden = torch.full((len(asked), length), self.denoiser.mask)
-        after = torch.tensor(self.cut.after, dtype=torch.long).expand(len(asked), -1)
+        hidden = torch.full((len(requests), length), self.denoiser.mask)
+        after = torch.tensor(self.cut.after, dtype=torch.long).expand(len(requests), -1)
         tokens = torch.cat([given, hidden, after], dim=1)
         done: dict[int, str] = {}
         for first, last in self.blocks.spans(start, length):
@@ -109,16 +111,16 @@ class Writer:
             step = first
             block = slice(start + first, start + last)
             while len(rows := self._unfinished(tokens, block)):
-                self._reveal(tokens, rows, block, asked, step)
+                self._reveal(tokens, rows, block, requests, step)
                 step += 1
-            for row, (query, how, _) in enumerate(asked):
+            for row, (query, how, _) in enumerate(requests):
                 if query.index not in done:
                     ids = tokens[row, start : start + last].tolist()
-                    text, ended = self._text(asked[row][2], ids, how)
+                    text, ended = self._text(requests[row][2], ids, how)
                     if ended or last == length:
                         done[query.index] = text
                         yield query.index, text
-            if len(done) == len(asked):
+            if len(done) == len(requests):
                 return
 
     def _unfinished(self, tokens: Tensor, block: slice) -> Tensor:
@@ -129,17 +131,17 @@ class Writer:
         tokens: Tensor,
         rows: Tensor,
         block: slice,
-        asked: Sequence[Asked],
+        requests: Sequence[Request],
         step: int,
     ) -> None:
         """Do a step in given texts, in batches that fit memory."""
 
         def named_row(row: int, err: ValueError) -> ValueError:
-            return named(asked[int(rows[row])][0], err)
+            return named(requests[int(rows[row])][0], err)
 
         def reveal(part: slice) -> None:
             index = rows[part]
-            of = [asked[row] for row in index.tolist()]
+            of = [requests[row] for row in index.tolist()]
             tokens[index] = self._revealed(tokens[index], block, of, step)
 
         for _ in self.denoiser.in_batches(
@@ -151,18 +153,18 @@ class Writer:
         self,
         tokens: Tensor,
         block: slice,
-        asked: Sequence[Asked],
+        requests: Sequence[Request],
         step: int,
     ) -> Tensor:
         """Texts after a step has revealed tokens of a block."""
-        places = torch.zeros_like(tokens, dtype=torch.bool)
-        hidden = places[:, block] = tokens[:, block] == self.denoiser.mask
-        log_p = self._log_probs(tokens, places, block)
+        masked = torch.zeros_like(tokens, dtype=torch.bool)
+        hidden = masked[:, block] = tokens[:, block] == self.denoiser.mask
+        log_p = self._log_probs(tokens, masked, block)
         width = hidden.shape[1]
-        chance = np.stack([self._chance(query, step, width) for query, *_ in asked])
-        u = torch.from_numpy(chance).reshape(len(asked), width, 2)[hidden]
+        chance = np.stack([self._chance(query, step, width) for query, *_ in requests])
+        u = torch.from_numpy(chance).reshape(len(requests), width, 2)[hidden]
         temperature = torch.tensor(
-            [how.temperature for _, how, _ in asked], dtype=torch.float64
+            [how.temperature for _, how, _ in requests], dtype=torch.float64
         ).repeat_interleave(hidden.sum(1))
         words = _words(log_p, temperature, u[:, 0])
         if self.unmasking.rule == ANY_ORDER:
@@ -173,17 +175,17 @@ class Writer:
             sure = self.unmasking.certainty(log_p).cpu().double()
         table = torch.zeros(hidden.shape, dtype=torch.float64)
         table[hidden] = sure
-        kept = torch.zeros_like(places)
+        kept = torch.zeros_like(masked)
         kept[:, block] = self.unmasking.surest(table, hidden)
         written = tokens.clone()
-        written[places] = words
+        written[masked] = words
         return torch.where(kept, written, tokens)
 
-    def _log_probs(self, tokens: Tensor, places: Tensor, block: slice) -> Tensor:
+    def _log_probs(self, tokens: Tensor, mask: Tensor, block: slice) -> Tensor:
         if self.blocks.causal:  # what comes later is not read
-            tokens, places = tokens[:, : block.stop], places[:, : block.stop]
+            tokens, mask = tokens[:, : block.stop], mask[:, : block.stop]
         first_read = self.blocks.first_read(block.start)
-        return self.denoiser.log_probs(tokens, places, first_read)
+        return self.denoiser.log_probs(tokens, mask, first_read)
 
     def _chance(self, query: Query, step: int, width: int) -> np.ndarray:
         """Two random numbers a position: for its token and for keeping it."""

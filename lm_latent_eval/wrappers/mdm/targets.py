@@ -105,9 +105,9 @@ class Blocks:
         begun = given % size if self.causal else 0
         return pairwise([0, *range(size - begun, length, size), length])
 
-    def first_read(self, place: int) -> int:
+    def first_read(self, position: int) -> int:
         """First position that a network reads to predict the block with a position."""
-        return place - place % self.length if self.causal and self.length else 0
+        return position - position % self.length if self.causal and self.length else 0
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,12 @@ def answer_all(
         target = jobs[index][0]
         return target.num_places, target.first_read
 
-    for (places, _), indices in groupby(sorted(range(len(jobs)), key=shape), key=shape):
+    for (num_tokens, _), indices in groupby(
+        sorted(range(len(jobs)), key=shape), key=shape
+    ):
         active: list[_Job[T]] = []
         while True:
-            room = denoiser.size(places) - len(active)
+            room = denoiser.size(num_tokens) - len(active)
             for index in islice(indices, room):
                 target, requests = jobs[index]
                 active.append(_Job(index, target, requests, *_distinct(next(requests))))
@@ -163,11 +165,11 @@ def answer_all(
             for job, predicted in zip(active, predictions, strict=True):
                 job.passes += len(job.masked)
                 try:
-                    asked = job.requests.send(predicted.of(job.row))
+                    new_masks = job.requests.send(predicted.of(job.row))
                 except StopIteration as end:
                     yield job.index, Found(end.value, job.passes)
                 else:
-                    job.masked, job.row = _distinct(asked)
+                    job.masked, job.row = _distinct(new_masks)
                     going.append(job)
             active = going
 
@@ -214,15 +216,15 @@ def _predict(
         begins, hidden = (counts.cumsum(0) - counts)[each], counts[each]
         at, _ = expand_ranges(begins, begins + hidden)
         at = at.to(rows.device)
-        wanted = truth[texts][masked[texts]].to(rows.device)
-        log_p = rows[at, wanted]
+        targets = truth[texts][masked[texts]].to(rows.device)
+        log_p = rows[at, targets]
         best, sure = rows.argmax(-1), unmasking.certainty(rows)
-        places = masked[texts]
+        hidden_positions = masked[texts]
         for table, values in zip(
-            tables, (log_p, best[at] == wanted, sure[at]), strict=True
+            tables, (log_p, best[at] == targets, sure[at]), strict=True
         ):
             part_of = table[texts]
-            part_of[places] = values.cpu().to(table.dtype)
+            part_of[hidden_positions] = values.cpu().to(table.dtype)
             table[texts] = part_of
         if unmasking.draws:
             of_texts = log_p.split(hidden.tolist())

@@ -13,7 +13,7 @@ from lm_latent_eval.wrappers.cot.server import (
     SAMPLERS,
     Completion,
     Honesty,
-    Places,
+    Positions,
     ServedNetwork,
     Server,
     ServerError,
@@ -195,7 +195,7 @@ def test_no_bet_gains_on_average_of_honest_draws(p, before):
     for token in range(len(p)):
         said = tuple(row_of(p, t) for t in (*before, token))
         completion = Completion((*before, token), (0.0,) * len(said), said, "")
-        places = Places.of(completion, [2])
+        places = Positions.of(completion, [2])
         for name, weights in SAMPLERS.items():
             q = weights(places)[-1]
             column = places.drawn[-1]
