@@ -167,12 +167,11 @@ class Corpus:
 
     @property
     def indices(self) -> range:
-        """Numbers of the sequences."""
         first = int(self.settings["first"])
         return range(first, first + self.num_sequences)
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """Load what decodes the ids; None where the language came without."""
+        """Load the tokenizer; None where the language has none."""
         return load_tokenizer(self.directory)
 
     def alphabet(self) -> list[int]:
@@ -183,11 +182,10 @@ class Corpus:
         return [t for t in range(self.settings["vocab_size"]) if t not in special]
 
     def dataset(self) -> Dataset:
-        """Return all rows, memory-mapped."""
         return Dataset.from_file(str(self.directory / SEQUENCES_FILE))
 
     def read(self, indices: range) -> Sample:
-        """Return sequences by their numbers, as they were drawn."""
+        """Return sequences by their numbers."""
         first = self.indices.start
         table = self._table[indices.start - first : indices.stop - first]
         log_p = torch.from_numpy(table["log_p"].to_numpy().copy())
@@ -198,7 +196,6 @@ class Corpus:
         return self.dataset().with_format("arrow")
 
     def _write(self, language: Language, quiet: bool) -> None:
-        """Draw and write the sequences, then the settings."""
         batches = self._drawn(language)
         first = next(batches)  # a first error leaves no folder
         self.directory.mkdir(parents=True, exist_ok=True)

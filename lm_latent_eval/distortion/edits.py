@@ -102,7 +102,6 @@ class Perturbation:
     def _edit(
         self, words: list[int], kind: str, place: float, other: float, token: float
     ) -> None:
-        """Change words in place, by three numbers in (0, 1)."""
         i = int(place * len(words))
         match kind:
             case "swap":
@@ -118,7 +117,6 @@ class Perturbation:
                 words[i] = self._other(words[i], token)
 
     def _other(self, word: int, token: float) -> int:
-        """Return a token of the alphabet that is not this one."""
         own = bisect_left(self.alphabet, word)
         if own == len(self.alphabet) or self.alphabet[own] != word:
             return self.alphabet[int(token * len(self.alphabet))]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from tokenizers.models import WordLevel
@@ -44,29 +44,6 @@ from lm_latent_eval.text.words import END, SPECIAL_WORDS, WordTokenizer
 
 _MOST_NAMED = 10
 _OPTIONS = {"estimator", "num_samples", "proposal", "temperature", "seed"}
-
-
-class Learner(Protocol):
-    """Model of token sequences."""
-
-    @property
-    def bound(self) -> Bound:
-        """Side of log p_M on which its numbers lie."""
-        ...
-
-    def score(
-        self, sequences: Sequence[Sequence[int]], names: Sequence[str], /
-    ) -> LogLikelihoods:
-        """Score sequences; random numbers of an estimate follow from its name.
-
-        Raises:
-            ValueError: If a sequence cannot be scored.
-        """
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings that its numbers depend on, for a JSON file."""
-        ...
 
 
 def load_learner(
@@ -312,3 +289,7 @@ class LatentLearner:
             unspelled=0,
             respaced=0,
         )
+
+
+Learner: TypeAlias = CausalLanguage | LatentLearner
+"""Model of the token sequences of a corpus."""

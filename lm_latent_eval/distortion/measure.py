@@ -130,7 +130,6 @@ class Errors:
 
     @classmethod
     def of(cls, scores: pd.DataFrame) -> Errors:
-        """Divide scores."""
         impossible = scores.true_log_p == -math.inf
         ruled_out = ~impossible & (scores.model_log_p == -math.inf)
         rows = scores[~impossible & ~ruled_out]
@@ -143,7 +142,6 @@ class Errors:
 
     @property
     def both(self) -> tuple[Tensor, Tensor]:
-        """True and model log-probabilities, nats, (N,)."""
         return column(self.rows, "true_log_p"), column(self.rows, "model_log_p")
 
     def curve(self, num_bins: int, bins: Bins = Bins.WIDTH) -> ErrorCurve | None:
@@ -193,7 +191,6 @@ class Errors:
 
 
 def column(rows: pd.DataFrame, name: str) -> Tensor:
-    """Return a column of numbers as a tensor."""
     return torch.from_numpy(rows[name].to_numpy(copy=True))
 
 
@@ -223,11 +220,6 @@ class Measured:
 
     @classmethod
     def of(cls, learner: Learner, scores: pd.DataFrame, num_bins: int = 50) -> Measured:
-        """Compute the statistics of some scores.
-
-        Raises:
-            ValueError: If ``num_bins`` is no whole number above 0.
-        """
         whole("num_bins", num_bins, 1)
         groups = {
             key: Errors.of(some)
@@ -314,7 +306,7 @@ def error_map(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _round_width(width: float) -> float:
-    """Return 1, 2 or 5 times a power of ten, at least as wide."""
+    """Return the least of 1, 2 or 5 times a power of ten that is as wide."""
     return next(
         w
         for exponent in range(-6, 9)
@@ -324,7 +316,7 @@ def _round_width(width: float) -> float:
 
 
 def table(models: Mapping[str, Measured]) -> pd.DataFrame:
-    """Return the summaries of all models: a row a model and kind of sequences."""
+    """Return the summaries of all models, a row a model and kind of sequences."""
     rows = [
         {"model": name, **summary}
         for name, measured in models.items()
@@ -377,7 +369,6 @@ def write(
 
 
 def _records(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return fields by name, tables as their rows."""
     return {
         name: value.to_dict("records") if isinstance(value, pd.DataFrame) else value
         for name, value in fields

@@ -129,7 +129,6 @@ class CausalLanguage(Language):
         return Sample(sequences, torch.cat([torch.zeros(0).double(), *log_p]))
 
     def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        """Score whole sequences, one pass each; see :meth:`Language.log_p`."""
         checked = checked_sequences(sequences, self)
         check_positions(self.model, self.name, max(map(len, checked), default=0))
         pairs = [((self.begin_id,), ids) for ids in checked]
@@ -137,7 +136,6 @@ class CausalLanguage(Language):
         return torch.tensor([each.total for each in scored], dtype=torch.float64)
 
     def settings(self) -> dict[str, Any]:
-        """Return a digest of the weights, the temperature, and begin and end."""
         return {
             "kind": "causal",
             "digest": _digest(self.model),
@@ -148,7 +146,6 @@ class CausalLanguage(Language):
         }
 
     def save(self, directory: Path) -> None:
-        """Write the tokenizer, and where the model is, which stays there."""
         where = {"kind": "causal", "path": self.name}
         write_description(where, directory / LANGUAGE_FILE)
         if self.tokenizer is not None:
@@ -198,7 +195,7 @@ def _special(given: int | None, name: str, model: Any, tokenizer: Any) -> int:
 
 
 def _digest(model: Any) -> str:
-    """Return a digest of weights that does not depend on their device."""
+    """Return a digest of weights, the same on each device."""
     sha = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         weights = tensor.detach().cpu().flatten()

@@ -111,7 +111,6 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def write_description(description: Mapping[str, Any], path: Path) -> None:
-    """Write the JSON file of a language."""
     text = json.dumps(description, indent=1, ensure_ascii=False)
     write_text(path, text + "\n")
 
@@ -134,7 +133,6 @@ def word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase | None:
-    """Load a tokenizer; None if there is none."""
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError):
@@ -219,12 +217,10 @@ class Language(ABC):
 
 
 def sequence_key(seed: int, index: int) -> int:
-    """Return the key of one sequence's random numbers."""
     return stream_key(seed, f"language/{index}")
 
 
 def endless_uniforms(key: int) -> Iterator[float]:
-    """Yield the numbers in (0, 1) of a key, one after the other."""
     block = 0
     while True:
         yield from uniforms(key, (block,), _BLOCKS).flat

@@ -99,11 +99,6 @@ class LatentLanguage(Language):
 
     @torch.inference_mode()
     def sample(self, seed: int, indices: Sequence[int], max_length: int) -> Sample:
-        """Draw word and latent in turn; see :meth:`Language.sample`.
-
-        Raises:
-            ValueError: If sequences could have more words than the maximum.
-        """
         if self._has_too_many(whole("max_length", max_length, 1)):
             num_latents = _count(self._model.num_latents(max_length))
             raise ValueError(
@@ -119,17 +114,11 @@ class LatentLanguage(Language):
 
     @torch.inference_mode()
     def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        """Sum over all latents; see :meth:`Language.log_p`.
-
-        Raises:
-            ValueError: Also if a sequence has more words than the maximum.
-        """
         checked = checked_sequences(sequences, self)
         self._check_words([len(ids) - (ids[-1] == END_ID) for ids in checked])
         return log_p_by_length(checked, self._log_p)
 
     def settings(self) -> dict[str, Any]:
-        """Return the model, a digest of its checkpoint, and its precision."""
         return {
             "kind": "latent",
             "model": self._checkpoint.name,
@@ -138,13 +127,11 @@ class LatentLanguage(Language):
         }
 
     def save(self, directory: Path) -> None:
-        """Write the tokenizer, and where the checkpoint is, which stays there."""
         where = {"kind": "latent", "path": str(self._checkpoint.directory)}
         write_description(where, directory / LANGUAGE_FILE)
         word_tokenizer(self.words).save_pretrained(directory)
 
     def _draw(self, keys: Sequence[int], max_length: int) -> list[list[int]]:
-        """Draw the sequences of some keys, each with a latent history of its own."""
         drawn = dict(
             simulate(
                 self._model,
@@ -191,7 +178,6 @@ class LatentLanguage(Language):
 
 
 def _checked(checkpoint: Checkpoint) -> Pretrained:
-    """Return the model, or raise if it is no language."""
     model: Pretrained = checkpoint.model
     directory = checkpoint.directory
     if model.normalization is not Normalization.ONE:

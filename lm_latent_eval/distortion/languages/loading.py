@@ -25,7 +25,6 @@ EXAMPLES = Path(__file__).parent / "examples"
 
 
 def examples() -> list[str]:
-    """Return the names of the built-in languages."""
     return sorted(path.stem for path in EXAMPLES.glob("*.json"))
 
 
@@ -112,11 +111,9 @@ def language_of(
 
 
 def _is_described(name: str | Path) -> bool:
-    """Whether a language is a grammar, not a model's."""
     return str(name) in examples() or Path(name).suffix.lower() == ".json"
 
 
 def _checkpoint(path: str | Path, device: Any = None, dtype: Any = None) -> Checkpoint:
-    """Load a latent model, on a GPU if there is one, as its file has it."""
     where, kind = parse_device(device), parse_dtype(dtype)
     return load_checkpoint(path, device=where, dtype=kind)

@@ -1,6 +1,6 @@
 r"""A probabilistic context-free grammar as a language, with exact probabilities.
 
-Of words w_1..w_n, with rules A -> B C, A -> B and A -> w (``NormalForm``):
+Of words w_1..w_n, with rules A -> B C, A -> B and A -> w (``_normal_form``):
 
     inside   b(i,j,A) = sum_B U*(A,B) [ p(B -> w_i), or over spans of two or more
                         sum_{k, B -> C D} p(B -> C D) b(i,k,C) b(k+1,j,D) ]
@@ -156,69 +156,61 @@ class Grammar:
         return [part for right in self.rules[symbol] for part in right]
 
 
-@dataclass(frozen=True)
-class NormalForm:
-    """The same language by rules A -> B C, A -> B and A -> w.
+Matrix = NDArray[np.float64]
+
+
+def _normal_form(
+    grammar: Grammar,
+) -> tuple[NDArray[np.int64], Matrix, Matrix, Matrix]:
+    """Return the same language by rules A -> B C, A -> B and A -> w.
 
     A longer rule A -> X Y Z becomes A -> X (Y Z), (Y Z) -> Y Z, where (Y Z) is a symbol
     of its own; a word among other parts becomes a symbol that is always that word.
     Probabilities of sequences stay what they were. Symbol 0 is the start.
+
+    Returns:
+        B and C of the rules A -> B C, each pair once, (R, 2); p(A -> B C), (R, A);
+        p(A -> B), (A, A); p(A -> w), (A, W).
     """
+    symbols: dict[tuple[str, ...], int] = {}
+    waiting: list[tuple[str, ...]] = []
 
-    pairs: NDArray[np.int64]
-    """B and C of the rules A -> B C, each pair once, (R, 2)."""
-    pair_rules: NDArray[np.float64]
-    """p(A -> B C), (R, A)."""
-    unary: NDArray[np.float64]
-    """p(A -> B), (A, A)."""
-    words: NDArray[np.float64]
-    """p(A -> w), (A, W)."""
+    def number(parts: tuple[str, ...]) -> int:
+        if parts not in symbols:
+            symbols[parts] = len(symbols)
+            waiting.append(parts)
+        return symbols[parts]
 
-    @classmethod
-    def of(cls, grammar: Grammar) -> Self:
-        """Rewrite a grammar."""
-        symbols: dict[tuple[str, ...], int] = {}
-        waiting: list[tuple[str, ...]] = []
-
-        def number(parts: tuple[str, ...]) -> int:
-            if parts not in symbols:
-                symbols[parts] = len(symbols)
-                waiting.append(parts)
-            return symbols[parts]
-
-        word_id = {word: place for place, word in enumerate(grammar.words)}
-        emitted, alone, paired = [], [], []
-        number((grammar.start,))
-        while waiting:
-            parts = waiting.pop()
-            rights: Iterable[tuple[tuple[str, ...], float]]
-            if len(parts) == 1 and parts[0] in grammar.rules:
-                rights = grammar.rules[parts[0]].items()
-            else:  # a word, or the rest of a longer rule: there is one way
-                rights = [(parts, 1.0)]
-            for right, probability in rights:
-                if len(right) > 1:
-                    pair = number(right[:1]), number(right[1:])
-                    paired.append((symbols[parts], pair, probability))
-                elif right[0] in word_id:
-                    emitted.append((symbols[parts], word_id[right[0]], probability))
-                else:
-                    alone.append((symbols[parts], number(right), probability))
-        pairs = sorted({pair for _, pair, _ in paired})
-        row = {pair: place for place, pair in enumerate(pairs)}
-        form = cls(
-            np.array(pairs, dtype=np.int64).reshape(-1, 2),
-            np.zeros((len(pairs), len(symbols))),
-            np.zeros((len(symbols), len(symbols))),
-            np.zeros((len(symbols), len(grammar.words))),
-        )
-        for parent, pair, probability in paired:
-            form.pair_rules[row[pair], parent] += probability
-        for parent, child, probability in alone:
-            form.unary[parent, child] += probability
-        for parent, word, probability in emitted:
-            form.words[parent, word] += probability
-        return form
+    word_id = {word: place for place, word in enumerate(grammar.words)}
+    emitted, alone, paired = [], [], []
+    number((grammar.start,))
+    while waiting:
+        parts = waiting.pop()
+        rights: Iterable[tuple[tuple[str, ...], float]]
+        if len(parts) == 1 and parts[0] in grammar.rules:
+            rights = grammar.rules[parts[0]].items()
+        else:  # a word, or the rest of a longer rule: there is one way
+            rights = [(parts, 1.0)]
+        for right, probability in rights:
+            if len(right) > 1:
+                pair = number(right[:1]), number(right[1:])
+                paired.append((symbols[parts], pair, probability))
+            elif right[0] in word_id:
+                emitted.append((symbols[parts], word_id[right[0]], probability))
+            else:
+                alone.append((symbols[parts], number(right), probability))
+    pairs = sorted({pair for _, pair, _ in paired})
+    row = {pair: place for place, pair in enumerate(pairs)}
+    pair_rules = np.zeros((len(pairs), len(symbols)))
+    unary = np.zeros((len(symbols), len(symbols)))
+    words = np.zeros((len(symbols), len(grammar.words)))
+    for parent, pair, probability in paired:
+        pair_rules[row[pair], parent] += probability
+    for parent, child, probability in alone:
+        unary[parent, child] += probability
+    for parent, word, probability in emitted:
+        words[parent, word] += probability
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2), pair_rules, unary, words
 
 
 def _closure(symbols: Iterable[str], rules: Rules) -> set[str]:
@@ -255,31 +247,24 @@ class PCFG(Language):
     begin_id, end_id = BEGIN_ID, END_ID
 
     def __init__(self, description: Mapping[str, Any]) -> None:
-        """Read a description.
-
-        Raises:
-            ValueError: As :meth:`Grammar.of`.
-        """
         self.grammar = Grammar.of(description)
         self._description = dict(description)
-        form = NormalForm.of(self.grammar)
-        self._first, self._second = torch.from_numpy(form.pairs.T.copy())
-        self._rules = torch.from_numpy(form.pair_rules)
+        pairs, pair_rules, unary, words = _normal_form(self.grammar)
+        self._first, self._second = torch.from_numpy(pairs.T.copy())
+        self._rules = torch.from_numpy(pair_rules)
         # (V, A): neither begin nor end is a word.
-        self._emitted = torch.from_numpy(
-            np.pad(form.words.T, ((FIRST_WORD, 0), (0, 0)))
-        )
-        first_parts = form.unary.copy()
-        for (first, _), probability in zip(form.pairs, form.pair_rules, strict=True):
+        self._emitted = torch.from_numpy(np.pad(words.T, ((FIRST_WORD, 0), (0, 0))))
+        first_parts = unary.copy()
+        for (first, _), probability in zip(pairs, pair_rules, strict=True):
             first_parts[:, first] += probability
-        self._chains = _closed(form.unary)
+        self._chains = _closed(unary)
         self._first_chains = _closed(first_parts)
         self._cumulative = {
             symbol: cumulative(rights.values())
             for symbol, rights in self.grammar.rules.items()
         }
-        words = enumerate(self.grammar.words, FIRST_WORD)
-        self._ids = {word: id_ for id_, word in words}
+        ids = enumerate(self.grammar.words, FIRST_WORD)
+        self._ids = {word: id_ for id_, word in ids}
 
     @property
     def vocab_size(self) -> int:
@@ -292,7 +277,6 @@ class PCFG(Language):
         return Sample(drawn, self.log_p(drawn))
 
     def log_p(self, sequences: Sequence[Sequence[int]]) -> Tensor:
-        """Sum over all derivations; see :meth:`Language.log_p`."""
         return log_p_by_length(checked_sequences(sequences, self), self._log_p)
 
     def settings(self) -> dict[str, Any]:
@@ -331,7 +315,6 @@ class PCFG(Language):
         return torch.cat(scores)
 
     def _whole(self, ids: Tensor) -> Tensor:
-        """Return the log-probabilities of all words, without the end."""
         if ids.numel() == 0:  # nothing to score, or only an end, which cannot be
             return torch.full((len(ids),), -torch.inf, dtype=torch.float64)
         return self._inside(ids, ids.shape[1])[-1][:, 0, 0]
