@@ -135,13 +135,11 @@ def power(compared: Comparison, points: float) -> Power:
         )
     size = points / 100 if compared.is_share else points
     size = points * BITS_A_POINT if compared.is_of_texts else size
-    target = _amount(compared, size, "g")
     stays = d.runs_stderr**2 + d.missed_stderr**2
-    drawn = max(d.stderr**2 - d.texts_stderr**2 - stays, 0.0)
-    inner, cause, more = drawn, "draws of latents", "latents a text"
-    if any(compared.repeats):
+    inner = drawn = max(d.stderr**2 - d.texts_stderr**2 - stays, 0.0)
+    if repeated := any(compared.repeats):
         inner = min(math.hypot(*compared.repeats) ** 2, d.texts_stderr**2)
-        cause, more = "repeats", "answers a question"
+    cause = "repeats" if repeated else "draws of latents"
     every = d.texts_stderr**2 + drawn
     parts = {
         units: every - inner,
@@ -162,41 +160,25 @@ def power(compared: Comparison, points: float) -> Power:
         now = ideal = needed_questions(size, differ, right.num_questions)
     total = sum(parts.values()) or 1.0
     shares = {name: part / total for name, part in parts.items() if part > 0}
-    a, b = (side.name for side in compared.sides)
+    target, (a, b) = _amount(compared, size, "g"), (s.name for s in compared.sides)
     says = f"To decide {target} at {POWER:.0%} between {a} and {b}: "
     if now is None:
-        says += f"no number of {units} is enough. "
         missed = d.missed_stderr > d.runs_stderr
         apart = _amount(compared, max(d.missed_stderr, d.runs_stderr), ".2g")
-        says += (
-            f"Draws may have missed {apart}: more {more} help."
+        says += f"no number of {units} is enough. " + (
+            f"Draws may have missed {apart}: more latents a text help."
             if missed
             else f"Other runs would move that by {apart}: more runs help."
         )
         return Power(target, now, shares, says)
+    many = f"{now.number:,} {units} ({now.at_least:,} to {now.at_most:,})"
     if now.number >= NEVER:
-        says += f"more than a billion {units}"
-    else:
-        says += f"{now.number:,} {units} ({now.at_least:,} to {now.at_most:,})"
-    says += f"; there are {d.num_texts:,}."
-    remedies, share = [], shares.get(cause, 0.0)
-    if share >= 0.5:
-        remedies.append(f"More {more} help most: {share:.0%} of the variance is theirs")
-    elif share >= 0.1:
-        remedies.append(
-            f"{share:.0%} of the variance is that of {cause}; {units} help more"
-        )
-    elif share > 0:
-        remedies.append(
-            f"More {units} help, not more {more} ({share:.1%} of the variance)"
-        )
-    if share >= 0.1 and ideal is not None and ideal.number < now.number:
-        remedies.append(f"without that part {ideal.number:,} {units} would do")
-    if (of_runs := shares.get("runs", 0.0)) >= 0.5:
-        remedies.append(f"more runs help most: {of_runs:.0%} of the variance is theirs")
-    if remedies:
-        says += f" {'; '.join(remedies)}."
-    return Power(target, now, shares, says)
+        many = f"more than a billion {units}"
+    told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    says += f"{many}; there are {d.num_texts:,}. Shares of the variance: {told}"
+    if cause in shares and ideal is not None and ideal.number < now.number:
+        says += f"; without {cause} {ideal.number:,} {units} would do"
+    return Power(target, now, shares, f"{says}.")
 
 
 def _amount(compared: Comparison, size: float, digits: str) -> str:
