@@ -279,21 +279,21 @@ def _rolling(session: Session) -> tuple[Finding, bool]:
 def _over(session: Session, text: str, end: float) -> Finding | None:
     """Return a failure if an end of so many nats and what else follows exceed 1."""
     written = session.written(text, session.plan.written) or ()
-    asked = session.listed(text, written=written)
+    scored = session.listed(text, written=written)
     total = math.exp(-end) + math.fsum(
-        reply.p * math.exp(-session.slack(reply, comparisons=len(asked)))
-        for _, reply in asked
+        reply.p * math.exp(-session.slack(reply, comparisons=len(scored)))
+        for _, reply in scored
     )
     if total <= 1:
         return None
     return fails(
         ROLLING,
         f"{text[:30]!r} is charged at most {end:.3g} nats for its end, which totals at "
-        f"least {total:.4g} with {len(asked)} other continuations",
+        f"least {total:.4g} with {len(scored)} other continuations",
         text=text,
         end=-end,
         total=total,
-        options=[request(*one) for one in asked],
+        options=[request(*one) for one in scored],
     )
 
 

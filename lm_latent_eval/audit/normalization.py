@@ -34,8 +34,8 @@ from scipy.special import logsumexp
 from lm_latent_eval.audit.session import (
     ERROR_UNKNOWN,
     PROMISED_TOTAL,
-    Asked,
     Reply,
+    Scored,
     Session,
     inside_words,
     request,
@@ -199,15 +199,15 @@ def _written(session: Session, context: str) -> Sequence[str]:
     return session.written(context, session.plan.written) or ()
 
 
-def _total(session: Session, asked: Asked) -> tuple[float, float]:
+def _total(session: Session, scored: Scored) -> tuple[float, float]:
     """Return a total, and what rounding and printed errors may add to it.
 
     Options of a list may share their draws, so their errors are added up.
     """
-    total = math.fsum(reply.p for _, reply in asked)
+    total = math.fsum(reply.p for _, reply in scored)
     error = math.fsum(
-        reply.p * math.expm1(_slack(session, reply, len(asked)))
-        for _, reply in asked
+        reply.p * math.expm1(_slack(session, reply, len(scored)))
+        for _, reply in scored
         if reply.p
     )
     return total, error
@@ -236,23 +236,23 @@ def as_far_as(item: Item, detail: str, total: float) -> Finding:
     return undetermined(item, f"{detail}, so {sees} is the least that it sees", sees)
 
 
-def _refusal(lists: Sequence[Asked]) -> str | None:
+def _refusal(lists: Sequence[Scored]) -> str | None:
     """Return why nothing was answered; None if something was."""
-    replies = [reply for asked in lists for _, reply in asked]
+    replies = [reply for scored in lists for _, reply in scored]
     if any(not math.isnan(reply.log_p) for reply in replies):
         return None
     return next((r.refused for r in replies if r.refused), "no answer is a number")
 
 
 def _wrong(
-    item: Item, detail: str, asked: Asked, total: float, error: float, **more: object
+    item: Item, detail: str, scored: Scored, total: float, error: float, **more: object
 ) -> Finding:
     """Return a failure with the most probable options."""
-    ranked = sorted(asked, key=lambda one: -one[1].p)
+    ranked = sorted(scored, key=lambda one: -one[1].p)
     return fails(
         item,
         detail,
-        context=asked[0][0][0],
+        context=scored[0][0][0],
         total=total,
         rounding=error,
         most_probable=[request(*one) for one in ranked[:5]],
@@ -260,22 +260,22 @@ def _wrong(
     )
 
 
-def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
+def _largest(session: Session, lists: Sequence[Scored]) -> Finding:
     if (why := _refusal(lists)) is not None:
         return undetermined(LISTS, f"every request was refused: {why}")
     bad = [
         (pair, reply)
-        for asked in lists
-        for pair, reply in asked
+        for scored in lists
+        for pair, reply in scored
         if math.isnan(reply.log_p) and not reply.refused
     ]
     if bad:
         return fails(LISTS, "an answer is NaN", request=request(*bad[0]))
-    every = [(*_total(session, asked), asked) for asked in lists if asked]
+    every = [(*_total(session, scored), scored) for scored in lists if scored]
     finite = [one for one in every if math.isfinite(one[1])]
     if not finite:
         return undetermined(LISTS, ERROR_UNKNOWN)
-    total, error, asked = max(finite, key=lambda one: one[0] - one[1])
+    total, error, scored = max(finite, key=lambda one: one[0] - one[1])
     number = sum(len(one[2]) for one in finite)
     if total <= 1 + error:
         most = max(one[0] for one in finite)
@@ -285,51 +285,55 @@ def _largest(session: Session, lists: Sequence[Asked]) -> Finding:
         )
         smallest = min((1 + one[1]) / one[0] if one[0] else math.inf for one in finite)
         return as_far_as(LISTS, detail, smallest)
-    detail = f"{len(asked)} options after {asked[0][0][0][-40:]!r} total {total:.6g}"
-    options = [pair[1] for pair, _ in asked]
-    return _wrong(LISTS, detail, asked, total, error, options=options)
+    detail = f"{len(scored)} options after {scored[0][0][0][-40:]!r} total {total:.6g}"
+    options = [pair[1] for pair, _ in scored]
+    return _wrong(LISTS, detail, scored, total, error, options=options)
 
 
-def _complete(session: Session, lists: Sequence[Asked]) -> Finding:
+def _complete(session: Session, lists: Sequence[Scored]) -> Finding:
     if not session.complete:
         return undetermined(
             COMPLETE, "no list was given as complete (--options, --complete)"
         )
-    for asked in lists:
-        total, error = _total(session, asked)
-        if refused := [reply for _, reply in asked if reply.refused]:
+    for scored in lists:
+        total, error = _total(session, scored)
+        if refused := [reply for _, reply in scored if reply.refused]:
             return undetermined(
                 COMPLETE, f"an option was refused: {refused[0].refused}"
             )
-        if not math.isfinite(error) or any(r.is_lower_bound for _, r in asked):
+        if not math.isfinite(error) or any(r.is_lower_bound for _, r in scored):
             return undetermined(COMPLETE, ERROR_UNKNOWN)
         if abs(total - 1) > error:
-            detail = f"after {asked[0][0][0][-40:]!r} it totals {total:.6g}"
-            return _wrong(COMPLETE, detail, asked, total, error)
+            detail = f"after {scored[0][0][0][-40:]!r} it totals {total:.6g}"
+            return _wrong(COMPLETE, detail, scored, total, error)
     return holds(COMPLETE, f"after each of {len(lists)} contexts")
 
 
 def _large(
-    session: Session, lists: Sequence[Asked], rng: np.random.Generator
+    session: Session, lists: Sequence[Scored], rng: np.random.Generator
 ) -> Finding:
     """Bet on pairs of options, or on a long list, drawn as frequent as they seem."""
-    usable = [asked for asked in lists if _refusal([asked]) is None and len(asked) > 1]
+    usable = [
+        scored for scored in lists if _refusal([scored]) is None and len(scored) > 1
+    ]
     if not usable:
         return undetermined(LARGE, "no list was answered")
     if 0 < len(session.options) <= session.plan.width:
         return holds(LARGE, "the list given is no larger")
     wealth, worst, is_limited = Wealth(), ("", 0.0, ""), False
     share = math.ceil(session.plan.draws / len(usable))
-    for asked in usable:
-        context = asked[0][0][0]
-        every, weights = _candidates(session, asked)
+    for scored in usable:
+        context = scored[0][0][0]
+        every, weights = _candidates(session, scored)
         drawn_set = DrawnSet(weights)
         done = 0
         while done < share and not wealth.exceeds(session.level / 2):
             drawn = drawn_set.draw(min(BATCH, share - done), rng)
             if not drawn:
                 break
-            replies = session.asked(context, [every[place] for place, _ in drawn])
+            replies = session.score_options(
+                context, [every[place] for place, _ in drawn]
+            )
             for (_, rate), (pair, reply) in zip(drawn, replies, strict=True):
                 # Less by rounding and printed errors: only more than those is reported.
                 slack = _slack(session, reply, share)
@@ -365,18 +369,18 @@ def _power(log: float) -> str:
     return f"{math.exp(log):.3g}" if log < 300 else f"10^{log / math.log(10):.0f}"
 
 
-def _candidates(session: Session, asked: Asked) -> tuple[list[str], list[float]]:
+def _candidates(session: Session, scored: Scored) -> tuple[list[str], list[float]]:
     """Return the options that can be drawn, and the weight of each."""
-    context = asked[0][0][0]
+    context = scored[0][0][0]
     if len(session.options) > session.plan.width and not session.complete:
         every = [*session.options]
         return every, [1 / (1 + rank) for rank in range(len(every))]
-    scored = [
-        (pair[1], reply.p) for pair, reply in asked if not math.isnan(reply.log_p)
+    probabilities = [
+        (pair[1], reply.p) for pair, reply in scored if not math.isnan(reply.log_p)
     ]
-    most = max(p for _, p in scored) or 1.0
-    rates = [p / most + 1e-6 for _, p in scored]
-    firsts = [option for option, _ in scored]
+    most = max(p for _, p in probabilities) or 1.0
+    rates = [p / most + 1e-6 for _, p in probabilities]
+    firsts = [option for option, _ in probabilities]
     # After nothing the first word has no space before it, the second one has.
     seconds = firsts if context or session.options else [f" {o}" for o in firsts]
     every = [a + b for a, b in product(firsts, seconds)]
@@ -392,15 +396,15 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
     own = [*dict.fromkeys("".join(session.texts))]
     likely = [*dict.fromkeys([text[cut : cut + 1] or " ", *own, *PRINTABLE])]
     head = likely[: session.plan.code_points]
-    asked = session.asked(context, head)
-    if (why := _refusal([asked])) is not None:
+    scored = session.score_options(context, head)
+    if (why := _refusal([scored])) is not None:
         return undetermined(CODE_POINTS, f"inside words, requests are refused: {why}")
-    total, error = _total(session, asked)
+    total, error = _total(session, scored)
     if not math.isfinite(error):
         return undetermined(CODE_POINTS, ERROR_UNKNOWN)
     if total > 1 + error:
         detail = f"{len(head)} of them after {context[-40:]!r} total {total:.6g}"
-        return _wrong(CODE_POINTS, detail, asked, total, error)
+        return _wrong(CODE_POINTS, detail, scored, total, error)
     weights = np.ones(NUM_CODE_POINTS)
     weights[:0x250] = 500.0  # Latin
     weights[0x250:0x3000] = 10.0
@@ -411,7 +415,7 @@ def _code_points(session: Session, rng: np.random.Generator) -> Finding:
     drawn_set, wealth = DrawnSet(weights[rest], floor=0.0), Wealth()
     drawn_set.total = max(total - error, 0.0)
     drawn = drawn_set.draw(session.plan.code_points, rng)
-    replies = session.asked(context, [chr(rest[place]) for place, _ in drawn])
+    replies = session.score_options(context, [chr(rest[place]) for place, _ in drawn])
     for (_, rate), (_, reply) in zip(drawn, replies, strict=True):
         sure = reply.p * math.exp(-_slack(session, reply, len(drawn)))
         wealth.bet(drawn_set.ratio(sure, rate))

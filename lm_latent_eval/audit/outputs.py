@@ -21,8 +21,8 @@ from lm_latent_eval.audit.session import (
     PROMISED_TEMPERATURE,
     PROMISED_TOTAL,
     SAMPLED,
-    Asked,
     Reply,
+    Scored,
     Session,
     request,
     word_ends,
@@ -161,14 +161,14 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
     for context, rest in session.contexts(rng):
         [text] = session.written(context, 1, sample=False) or [""]
         listed = session.listed(context, rest, [text] if text else ())
-        asked = [one for one in listed if not one[1].refused]
-        if not asked:
+        scored = [one for one in listed if not one[1].refused]
+        if not scored:
             continue
-        compared, written = compared + len(asked), written + (text != "")
-        greedy = [one for one in asked if one[1].is_greedy]
+        compared, written = compared + len(scored), written + (text != "")
+        greedy = [one for one in scored if one[1].is_greedy]
         likely = [
             one
-            for one in asked
+            for one in scored
             if math.log(0.5) + session.slack(one[1], comparisons=comparisons)
             < one[1].log_p
         ]
@@ -183,7 +183,7 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
             if not reply.is_greedy:
                 detail = f"{pair[1]!r} has p = {reply.p:.4g} > 1/2 and is not greedy"
                 return _wrong(detail, [(pair, reply)])
-        best = max(asked, key=lambda one: one[1].p)
+        best = max(scored, key=lambda one: one[1].p)
         sure = text and not best[1].error and not tied
         if sure and text == best[0][1] and not best[1].is_greedy:
             detail = f"{text!r} is written greedily and is the most probable, but is "
@@ -211,14 +211,14 @@ def _greedy(session: Session, rng: np.random.Generator) -> Finding:
     )
 
 
-def _wrong(detail: str, asked: Asked) -> Finding:
-    context = asked[0][0][0]
+def _wrong(detail: str, scored: Scored) -> Finding:
+    context = scored[0][0][0]
     return fails(
         GREEDY,
         f"after {context[-30:]!r}, {detail}",
         requests=[
             {**request(pair, reply), "is_greedy": reply.is_greedy}
-            for pair, reply in asked
+            for pair, reply in scored
         ],
     )
 
@@ -235,7 +235,7 @@ def _begins(text: str, option: str) -> bool:
 class Compared:
     """Options of one context, the most probable first, and how many samples are one."""
 
-    asked: Asked
+    scored: Scored
     p: NDArray[np.float64]
     """p of each, less what rounding and printed errors may add to it."""
     counts: NDArray[np.int64]
@@ -293,16 +293,16 @@ def _frequencies(session: Session, rng: np.random.Generator) -> Finding:
         if (totals > most).any():
             k = int((totals / most).argmax())
             size = one.sizes[k]
-            return _unlike(one.asked[:size], one.counts[:size], one.number, most[k])
+            return _unlike(one.scored[:size], one.counts[:size], one.number, most[k])
         if session.kind is Kind.STRINGS:
             for n, ((_, reply), count) in enumerate(
-                zip(one.asked, one.counts, strict=True)
+                zip(one.scored, one.counts, strict=True)
             ):
                 slack = session.slack(reply, comparisons=tests)
                 high = math.exp(min(reply.log_p + slack, 0.0))
                 if binom.sf(count - 1, one.number, high) < level:
                     return _unlike(
-                        [one.asked[n]], one.counts[n : n + 1], one.number, high
+                        [one.scored[n]], one.counts[n : n + 1], one.number, high
                     )
         factor = min(factor, float((most / np.maximum(totals, 1e-300)).min()))
         seen = (t for t in TEMPERATURES if (one.totals(t) > most).any())
@@ -330,27 +330,27 @@ def _compared(
     listed = [
         o for o in session.listed(context, rest, chosen, rng) if o[0][1] in chosen
     ]
-    asked = [one for one in listed if not math.isnan(one[1].log_p)]
-    if not asked:
+    scored = [one for one in listed if not math.isnan(one[1].log_p)]
+    if not scored:
         return undetermined(SAMPLES, "no option was scored")
-    asked = [one for one in asked if math.isfinite(one[1].error)]
-    if not asked:
+    scored = [one for one in scored if math.isfinite(one[1].error)]
+    if not scored:
         return undetermined(SAMPLES, ERROR_UNKNOWN)
-    asked = sorted(asked, key=lambda one: -one[1].p)
-    tests = 4 * SAMPLED * len(asked)
-    slacks = [session.slack(reply, comparisons=tests) for _, reply in asked]
-    p = [r.p * math.exp(-s) for (_, r), s in zip(asked, slacks, strict=True)]
-    counts = [tested.count(option) for (_, option), _ in asked]
+    scored = sorted(scored, key=lambda one: -one[1].p)
+    tests = 4 * SAMPLED * len(scored)
+    slacks = [session.slack(reply, comparisons=tests) for _, reply in scored]
+    p = [r.p * math.exp(-s) for (_, r), s in zip(scored, slacks, strict=True)]
+    counts = [tested.count(option) for (_, option), _ in scored]
     unseen = max(min(1 / max(1, len(chosen)), p[0]), 1e-12)
-    return Compared(asked, np.array(p), np.array(counts), len(tested), unseen)
+    return Compared(scored, np.array(p), np.array(counts), len(tested), unseen)
 
 
 def _unlike(
-    asked: Asked, counts: NDArray[np.int64], number: int, bound: float
+    scored: Scored, counts: NDArray[np.int64], number: int, bound: float
 ) -> Finding:
-    total = math.fsum(reply.p for _, reply in asked)
-    context, first = asked[0][0]
-    what = f"{first!r} has" if len(asked) == 1 else f"{len(asked)} options total"
+    total = math.fsum(reply.p for _, reply in scored)
+    context, first = scored[0][0]
+    what = f"{first!r} has" if len(scored) == 1 else f"{len(scored)} options total"
     return fails(
         SAMPLES,
         f"after {context[-30:]!r} {what} p = {total:.4g}, and {counts.sum()} of "
@@ -359,7 +359,7 @@ def _unlike(
         total=total,
         count=int(counts.sum()),
         samples=number,
-        requests=[request(*one) for one in asked],
+        requests=[request(*one) for one in scored],
     )
 
 

@@ -170,11 +170,11 @@ def _sign(session: Session) -> Iterator[Finding]:
     """Look at the largest log p of all that were answered."""
     if session.ask.likeliest is None:
         return
-    asked, reply = session.ask.likeliest
+    request, reply = session.ask.likeliest
     slack = session.slack(reply, comparisons=max(1, session.ask.requests))
     if reply.log_p > slack:
-        detail = f"{str(asked)[-60:]} scores {reply.log_p:+.6g} nats"
-        yield fails(SIGN, detail, request=asked, log_p=reply.log_p)
+        detail = f"{str(request)[-60:]} scores {reply.log_p:+.6g} nats"
+        yield fails(SIGN, detail, request=request, log_p=reply.log_p)
     else:
         detail = f"the largest of {session.ask.requests:,} is {reply.log_p:.3g}"
         yield holds(SIGN, detail, f"a log p of {slack:.2g}")

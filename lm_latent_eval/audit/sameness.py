@@ -49,7 +49,7 @@ class Requests:
         long = max(session.texts, key=len)
         self.long: Pair = (long, f" {long}" if session.spaced else long)
 
-    def asked(self, ask: Requester) -> list[Reply]:
+    def replies(self, ask: Requester) -> list[Reply]:
         """Return the answers to all, in their order."""
         return [*ask.score(self.pairs), *ask.score_texts(self.texts)]
 
@@ -58,7 +58,7 @@ def sameness(session: Session) -> Iterator[Finding]:
     """Test that the same requests get the same scores in several ways."""
     requests, ask = Requests(session), session.ask
     pairs, texts, order = requests.pairs, requests.texts, requests.order
-    base = requests.asked(ask)
+    base = requests.replies(ask)
     if all(math.isnan(reply.log_p) for reply in base):
         why = f"every request was refused: {base[0].refused}"
         yield from (undetermined(item, why) for item in _ITEMS)
@@ -67,7 +67,7 @@ def sameness(session: Session) -> Iterator[Finding]:
     def compare(item: Item, others: Mapping[str, list[Reply]]) -> Finding:
         return _compared(session, item, requests, base, others)
 
-    again = requests.asked(ask)
+    again = requests.replies(ask)
     twice = ask.score(pairs * 2)[len(pairs) :] + ask.score_texts(texts)
     ways = {"in a second call": again, "a second time in one call": twice}
     yield compare(REPEATED, ways)
@@ -145,7 +145,7 @@ def _batches(
         except Exception as err:  # of code that is not ours
             why = f"it cannot be opened with batch_size={size}: {one_line(err)}"
             return undetermined(BATCHES, why)
-        batches[f"with batch_size={size}"] = requests.asked(other)
+        batches[f"with batch_size={size}"] = requests.replies(other)
     return compare(BATCHES, batches)
 
 
@@ -155,7 +155,7 @@ def _cached(
     try:
         with session.ask.backend.cached() as backend:
             other = session.ask.over(backend)
-            filled, kept = requests.asked(other), requests.asked(other)
+            filled, kept = requests.replies(other), requests.replies(other)
             ways = {"as a cache is filled": filled, "from a cache": kept}
             return compare(CACHE, ways)
     except Exception as err:  # of code that is not ours

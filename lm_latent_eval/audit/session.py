@@ -110,7 +110,7 @@ def half_precision(scores: Iterable[float]) -> str | None:
     return None
 
 
-Asked = list[tuple[Pair, Reply]]
+Scored = list[tuple[Pair, Reply]]
 """Requests with their answers."""
 
 
@@ -202,8 +202,8 @@ class Requester:
         other._remember = self._remember  # type: ignore[method-assign]
         return other
 
-    def _remember(self, asked: Sequence[object], replies: Sequence[Reply]) -> None:
-        for one, reply in zip(asked, replies, strict=True):
+    def _remember(self, requests: Sequence[object], replies: Sequence[Reply]) -> None:
+        for one, reply in zip(requests, replies, strict=True):
             likeliest = self.likeliest
             if reply.lacking or math.isnan(reply.log_p):
                 continue
@@ -220,21 +220,21 @@ class Requester:
             )
 
     def _answers(
-        self, ask: Callable[[Sequence[T]], list[Reply]], asked: Sequence[T]
+        self, ask: Callable[[Sequence[T]], list[Reply]], requests: Sequence[T]
     ) -> list[Reply]:
         """Send all requests together; after an error, one by one."""
-        if not asked:
+        if not requests:
             return []
-        self._count(len(asked))
+        self._count(len(requests))
         try:
-            replies = ask(asked)
-            self._remember(asked, replies)
+            replies = ask(requests)
+            self._remember(requests, replies)
             return replies
         except Exception as err:  # of code that is not ours
-            if len(asked) == 1:
+            if len(requests) == 1:
                 detail = " ".join(f"{type(err).__name__}: {err}".split())[:200]
                 return [Reply(math.nan, refused=detail)]
-        return [reply for one in asked for reply in self._answers(ask, [one])]
+        return [reply for one in requests for reply in self._answers(ask, [one])]
 
 
 def word_ends(text: str) -> list[int]:
@@ -252,27 +252,27 @@ def inside_words(text: str) -> list[int]:
     return [m.start() for m in re.finditer(r"(?<=\w)(?=\w)", text)]
 
 
-def exclusive(asked: Asked) -> Asked:
+def exclusive(scored: Scored) -> Scored:
     """Leave out options until none begins with another: the less probable ones.
 
     Example:
-        >>> def asked(**p):
+        >>> def scored(**p):
         ...     return [(("", y), Reply(math.log(p[y]))) for y in p]
-        >>> [y for (_, y), _ in exclusive(asked(t=0.1, the=0.2, then=0.05, a=0.1))]
+        >>> [y for (_, y), _ in exclusive(scored(t=0.1, the=0.2, then=0.05, a=0.1))]
         ['the', 'a']
     """
     kept: list[str] = []
-    for (_, option), _ in sorted(asked, key=lambda one: -one[1].p):
+    for (_, option), _ in sorted(scored, key=lambda one: -one[1].p):
         if not any(option.startswith(k) or k.startswith(option) for k in kept):
             kept.append(option)
-    return [one for one in asked if one[0][1] in kept]
+    return [one for one in scored if one[0][1] in kept]
 
 
-def told_apart(asked: Asked) -> Asked:
+def told_apart(scored: Scored) -> Scored:
     """Leave out options that score as an earlier one, as all unknown words may."""
     kept: dict[float, tuple[Pair, Reply]] = {}
-    refused = [one for one in asked if math.isnan(one[1].log_p)]
-    for one in asked:
+    refused = [one for one in scored if math.isnan(one[1].log_p)]
+    for one in scored:
         if not math.isnan(one[1].log_p):
             kept.setdefault(round(one[1].log_p, 9), one)
     return [*kept.values(), *refused]
@@ -529,7 +529,7 @@ class Session:
         rest: str = "",
         written: Sequence[str] = (),
         rng: np.random.Generator | None = None,
-    ) -> Asked:
+    ) -> Scored:
         """Ask for options after a context, of which at most one can be true.
 
         The list that was given; else what the backend has written, the most frequent
@@ -556,11 +556,11 @@ class Session:
             if rng is not None:
                 chosen = sorted(rng.permutation(len(others))[: len(chosen)].tolist())
             options = [*options[:least], *(others[n] for n in chosen)]
-        asked = self.asked(context, options)
+        scored = self.score_options(context, options)
         if self.options:
-            return asked
+            return scored
         # No word of a vocabulary is the beginning of another, but unknown ones are one.
-        return told_apart(asked) if self.kind is Kind.WORDS else exclusive(asked)
+        return told_apart(scored) if self.kind is Kind.WORDS else exclusive(scored)
 
     def _apart(self, options: Sequence[str]) -> list[str]:
         """Leave out options that are given twice; of words, white space is no part."""
@@ -573,7 +573,7 @@ class Session:
             words.setdefault(bare, option.replace(word, bare))
         return [*words.values()]
 
-    def asked(self, context: str, options: Sequence[str]) -> Asked:
+    def score_options(self, context: str, options: Sequence[str]) -> Scored:
         """Ask for continuations of one context."""
         pairs = [(context, option) for option in options]
         return [*zip(pairs, self.ask.score(pairs), strict=True)]
