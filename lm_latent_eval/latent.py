@@ -35,7 +35,7 @@ from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.encoder import Encoder
 
 Latents: TypeAlias = Tensor | tuple[Tensor, ...]
-"""Of B texts, K each: numbers with leading axes (B, K), or a (named) tuple of them.
+"""Latents of B texts, K each: numbers with leading axes (B, K), or a tuple of them.
 
 Integers are discrete latents. Floating-point numbers are real-valued ones, of which
 log p(x, z) and log q(z | x) are densities: they can be drawn and weighed, but neither
@@ -83,15 +83,15 @@ class Draws:
     """Latents of B texts, K each, with their probability under the proposal."""
 
     latents: Any
-    """The model's own: a tensor or named tuple of tensors with leading axes (B, K), on
-    the host if they were decided there. Two latents of a text are equal if
-    and only if their numbers are, those past its end included: so what was drawn is
-    known among what was found."""
+    """Latents of the model: a tensor or named tuple of tensors with leading axes
+    (B, K), on the host if they were decided there. Two latents of a text are equal if
+    and only if their numbers are, those past its end included: this tells draws that a
+    search has found, too."""
     log_q: Tensor
     """log q(z_k | x) in nats, shape (B, K), float64."""
     log_p: Tensor | None = None
-    """log p(x, z_k) in nats, shape (B, K), float64, where the proposal knows it. None:
-    ``log_joint`` tells."""
+    """log p(x, z_k) in nats, shape (B, K), float64, where the proposal computes it.
+    None: ``log_joint`` computes it."""
 
 
 @dataclass(frozen=True)
@@ -99,35 +99,36 @@ class Beam:
     """Distinct latents of B texts, up to K each."""
 
     latents: Any
-    """As those of ``Draws``."""
+    """Latents in the form of ``Draws``."""
     score: Tensor
-    """What the search ranks by, nats, (B, K), float64: log q(z_k | x), or what stands
-    for log p if the proposal says so. ``-inf`` marks an unused place."""
+    """Rank of the search, nats, (B, K), float64: log q(z_k | x), or a stand-in for
+    log p if the proposal says so. ``-inf`` marks an unused slot."""
     origin: Tensor
-    """Which latent of the text so far each continues, (B, K); 0 at the beginning."""
+    """Index of the latent of the text so far that each continues, (B, K); 0 at the
+    beginning."""
     log_q: Tensor | None = None
-    """log q(z_k | x) in nats, (B, K) float64, where the search knows it; what stands in
-    an unused place is not looked at. None: ``log_prob`` tells."""
+    """log q(z_k | x) in nats, (B, K) float64, where the search computes it; unused
+    slots are ignored. None: ``log_prob`` computes it."""
     log_p: Tensor | None = None
-    """The same of log p(x, z_k). None: ``log_joint`` tells."""
+    """log p(x, z_k) in nats likewise. None: ``log_joint`` computes it."""
     cut: Tensor | None = None
-    """Whether latents of a text may have been left out, (B,) bool: of a beam that was
-    full after any step. None: of every text."""
+    """Whether latents of a text may have been left out, (B,) bool: the beam was full
+    after some step. None: of every text."""
     log_f: Tensor | None = None
-    """Log of what p(x, z_k) is multiplied by in a sum, nats, (B, K) float64: of latents
-    that stand for others. None: of 1."""
+    """Log of the factor of p(x, z_k) in a sum, nats, (B, K) float64: of latents that
+    stand for others. None: 1."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive words that a latent says something of."""
+    """Consecutive words with a label."""
 
     start: int
     """The first word, from 0."""
     end: int
     """The word after the last."""
     label: str
-    """What it says: a topic, an entity, a relation."""
+    """A topic, an entity, a relation."""
     group: int = 0
     """Spans of one group belong together, as the mentions of an entity do."""
 
@@ -259,11 +260,11 @@ class LatentLM(Reader):
     exact_proposal: str | None = None
     """Name of its proposal whose q(z_t | z_<t, x_<=t) is p's own; None: it has none."""
     conditional_on: str | None = None
-    """Of p(y, z | x), the name of x in messages: "the question". Batches have x as
+    """Name of x in messages of a model p(y, z | x): "the question". Batches have x as
     ``given``, and a context of lm-eval's is x. None: the model is not conditional."""
     why_whole: str | None = None
-    """Why it scores whole texts alone, and the remedy, for an error message; None: it
-    scores continuations as well if it has ``advance``."""
+    """Reason why it scores whole texts alone, and the remedy, for an error message;
+    None: it scores continuations as well if it has ``advance``."""
 
     @property
     @abstractmethod
@@ -375,7 +376,7 @@ class Proposal(Reader):
     """A distribution q(z | x), positive wherever p(x, z) is, that is drawn from."""
 
     name: str
-    """Its name in options."""
+    """Name in options."""
 
     @abstractmethod
     def sample(self, encoded: Any, uniforms: Uniforms, num_samples: int, /) -> Draws:

@@ -130,7 +130,7 @@ def opening_of(args: argparse.Namespace) -> Opening:
 def _estimate(args: argparse.Namespace) -> None:
     from lm_latent_eval.scoring.files import (
         Shard,
-        find_answers,
+        answers_of,
         score_into,
         settings_of,
     )
@@ -149,7 +149,7 @@ def _estimate(args: argparse.Namespace) -> None:
             score_into(scorer, texts, args.output, shard)
         return
     settings = settings_of(scorer, texts, shard)
-    _print(settings, find_answers(scorer, texts, settings))
+    _print(settings, answers_of(scorer, texts, settings))
 
 
 def _by_workers(args: argparse.Namespace, opening: Opening, shard: Shard) -> None:

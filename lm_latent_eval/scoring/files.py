@@ -44,7 +44,7 @@ _MOST_TEXTS = 2**50
 BLOCK = 1 << 17
 """Words that one process holds at a time."""
 Left = Sequence[int]
-"""Truth values, one a text: which are to be scored."""
+"""Truth values, one a text: whether it is to be scored."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Shard:
     """
 
     number: int = 1
-    """Which one, from 1 to ``of``."""
+    """Number of the shard, from 1 to ``of``."""
     of: int = 1
 
     @classmethod
@@ -82,7 +82,6 @@ class Shard:
         return f"{self.number}/{self.of}"
 
     def texts(self, num_texts: int) -> range:
-        """Return the numbers of its texts."""
         return range(self.number - 1, num_texts, self.of)
 
 
@@ -95,10 +94,10 @@ def score_into(
     """Score texts into a file, storing each estimate at once.
 
     Args:
-        scorer: How to score.
+        scorer: The scorer.
         texts: N strings, which are read several times: a list, or a ``TextFile``.
         output: The file, new or of an interrupted run.
-        shard: Which of the texts to score. Their numbers are those of a whole run.
+        shard: The texts to score. Their numbers are those of a whole run.
 
     Raises:
         MissedTextsError: If texts have no number; the others are in the file.
@@ -108,36 +107,36 @@ def score_into(
     """
     settings = settings_of(scorer, texts, shard)
 
-    def find(left: Left) -> Iterator[Row]:
-        return map(row_of, find_answers(scorer, texts, settings, left))
+    def rows(left: Left) -> Iterator[Row]:
+        return map(row_of, answers_of(scorer, texts, settings, left))
 
-    keep(output, settings, find)
+    keep(output, settings, rows)
 
 
 def score(scorer: TextScorer, texts: Sequence[str]) -> Record:
     """Score texts into a record in memory."""
     settings = settings_of(scorer, texts)
-    found = find_answers(scorer, texts, settings)
-    return Record(TASK, settings, sorted(found, key=lambda answer: answer.index))
+    answers = answers_of(scorer, texts, settings)
+    return Record(TASK, settings, sorted(answers, key=lambda answer: answer.index))
 
 
-def find_answers(
+def answers_of(
     scorer: TextScorer,
     texts: Iterable[str],
     settings: Settings,
     left: Left | None = None,
 ) -> Iterator[Answer]:
-    """Yield answers of texts, as found; memory holds one block of texts.
+    """Yield answers of texts in any order; memory holds one block of texts.
 
     Args:
-        scorer: How to score.
+        scorer: The scorer.
         texts: N strings.
-        settings: Of the run (``settings_of``).
-        left: N truth values, which texts to score; None: all of the shard.
+        settings: Settings of the run (``settings_of``).
+        left: The texts to score; None: all of the shard.
 
     Raises:
         MissedTextsError: At the end, if texts have no number.
-        ValueError: If the texts have changed since the settings were found.
+        ValueError: If the texts have changed since the settings were made.
     """
     missed: list[MissedTextsError] = []
     left = every_text(settings) if left is None else left
@@ -154,16 +153,10 @@ def find_answers(
 def blocks(
     texts: Iterable[str], left: Left, words: int, settings: Settings
 ) -> Iterator[dict[int, str]]:
-    """Cut the remaining texts into blocks of about ``words`` words, by their places.
-
-    Args:
-        texts: N of them, read as the blocks are.
-        left: N truth values: which ones.
-        words: After how many a block ends.
-        settings: Of the run: how many texts there are, and their digest.
+    """Yield blocks of about ``words`` words of the remaining texts, by their numbers.
 
     Raises:
-        ValueError: At the end, if they are not these texts.
+        ValueError: At the end, if the texts are not those of the settings.
     """
     seen = SeenTexts(texts)
     block: dict[int, str] = {}
@@ -178,13 +171,13 @@ def blocks(
         yield block
     if (seen.number, seen.digest) != (settings["num_texts"], settings["texts"]):
         raise ValueError(
-            f"{texts!s:.80} changed while it was read: what was found may be of old "
-            "and of new texts; begin again, with another --output"
+            f"{texts!s:.80} changed while it was read: estimates may be of old and of "
+            "new texts; begin again, with another --output"
         )
 
 
 def keep(
-    output: Path, settings: Settings, find: Callable[[Left], Iterable[Row]]
+    output: Path, settings: Settings, score: Callable[[Left], Iterable[Row]]
 ) -> None:
     """Score the texts that a file of estimates lacks, then write the file.
 
@@ -192,11 +185,11 @@ def keep(
 
     Args:
         output: The file, new or of an earlier run.
-        settings: What the numbers depend on (``settings_of``).
-        find: Yields rows of the texts that are left, as they are found.
+        settings: Settings of the run (``settings_of``).
+        score: Yields rows of the texts that are left, in any order.
 
     Raises:
-        MissedTextsError: If ``find`` does; what it has found is in the file.
+        MissedTextsError: If ``score`` does; rows before that are in the file.
         ValueError: As of ``score_into``.
     """
     if output.exists() and not output.is_file():
@@ -225,7 +218,7 @@ def keep(
             add(row)
         missed = None
         try:
-            for row in find(bytes(left)) if any(left) else ():
+            for row in score(bytes(left)) if any(left) else ():
                 add(row)
         except MissedTextsError as err:
             missed = err
@@ -243,8 +236,8 @@ def read_record(path: Path) -> Record:
     Raises:
         ValueError: If it is none, or another version's.
     """
-    settings, found = read_answers(path)
-    answers = sorted(found, key=lambda answer: answer.index)
+    settings, unsorted = read_answers(path)
+    answers = sorted(unsorted, key=lambda answer: answer.index)
     return Record(TASK, settings, answers, len(answers) == len(texts_of(settings)))
 
 
@@ -271,15 +264,15 @@ def is_there(path: Path) -> bool:
 
 
 def read_shard(path: Path) -> Record | None:
-    """Read a file of estimates if it is that of a shard, finished or not.
+    """Read a file of estimates of a shard, finished or not; None: it is another file.
 
     Raises:
-        ValueError: If it is, and was edited.
+        ValueError: If it was edited.
     """
     try:
         settings, _ = read_answers(path)
     except (OSError, ValueError):
-        return None  # what it is else, others say
+        return None
     return read_record(path) if SHARD in settings else None
 
 
@@ -299,7 +292,7 @@ def together(shards: Mapping[Path, Record]) -> Record:
     Raises:
         ValueError: If they differ in other settings, or one is missing or given twice.
     """
-    found: dict[Shard, Path] = {}
+    paths: dict[Shard, Path] = {}
     (first, model), *_ = shards.items()
     for path, record in shards.items():
         shard = Shard.parse(record.settings.get(SHARD))
@@ -307,13 +300,13 @@ def together(shards: Mapping[Path, Record]) -> Record:
             {**record.settings, SHARD: f"i/{shard.of}"},
             {**model.settings, SHARD: f"i/{Shard.parse(model.settings.get(SHARD)).of}"},
         ):
-            there_here = different.replace(" here", f" in {first}")
-            raise ValueError(f"{path} is of another run than {first} ({there_here})")
-        if shard in found:
-            raise ValueError(f"{path} has the same shard as {found[shard]}: {shard}")
-        found[shard] = path
-    of = next(iter(found)).of
-    if lacking := [n for n in range(1, of + 1) if Shard(n, of) not in found]:
+            different = different.replace(" here", f" in {first}")
+            raise ValueError(f"{path} is of another run than {first} ({different})")
+        if shard in paths:
+            raise ValueError(f"{path} has the same shard as {paths[shard]}: {shard}")
+        paths[shard] = path
+    of = next(iter(paths)).of
+    if lacking := [n for n in range(1, of + 1) if Shard(n, of) not in paths]:
         raise ValueError(
             f"shard {lacking[0]}/{of} is missing"
             + (f", and {len(lacking) - 1} more are" if len(lacking) > 1 else "")
@@ -329,7 +322,7 @@ def together(shards: Mapping[Path, Record]) -> Record:
 
 
 def scored(scorer: TextScorer, texts: Mapping[int, str]) -> Iterator[Answer]:
-    """Yield answers of texts of a corpus, given by their places in it, as found."""
+    """Yield answers of texts of a corpus, given by their numbers, in any order."""
     queries = [Query(n, f"text/{n}", text) for n, text in texts.items()]
     for answer in scorer.score_texts(queries):
         yield answer.about(texts[answer.index])
@@ -345,12 +338,8 @@ def _file(path: Path) -> Journal:
 
 
 def _journal(path: Path) -> Journal:
-    return Journal(_beside(path, UNFINISHED), KIND, FORMAT)
-
-
-def _beside(path: Path, ending: str) -> Path:
-    file = resolved(path)  # a link and what it points to have one
-    return file.with_name(f"{file.name}{ending}")
+    file = resolved(path)  # a link and its target have one
+    return Journal(file.with_name(f"{file.name}{UNFINISHED}"), KIND, FORMAT)
 
 
 def settings_of(
@@ -380,30 +369,29 @@ def texts_of(settings: Mapping[str, Any]) -> range:
 
 
 def num_texts_of(settings: Mapping[str, Any]) -> int:
-    """Return how many texts there are, by the settings of a file.
+    """Return the number of texts, by the settings of a file.
 
     Raises:
         ValueError: If they do not say.
     """
-    said = settings.get("num_texts")
-    if type(said) is not int or not 0 <= said <= _MOST_TEXTS:
-        raise ValueError(f"no num_texts but {said!a:.40}")
-    return said
+    num_texts = settings.get("num_texts")
+    if type(num_texts) is not int or not 0 <= num_texts <= _MOST_TEXTS:
+        raise ValueError(f"no num_texts but {num_texts!a:.40}")
+    return num_texts
 
 
 def every_text(settings: Mapping[str, Any]) -> bytearray:
-    """Return truth values, one a text: which ones the file is to have."""
-    found = bytearray(num_texts_of(settings))
+    """Return truth values, one a text: whether the file is to have it."""
+    wanted = bytearray(num_texts_of(settings))
     for n in texts_of(settings):
-        found[n] = True
-    return found
+        wanted[n] = True
+    return wanted
 
 
 class SeenTexts:
-    """Texts that are counted and hashed as they are read."""
+    """Iterator that counts and hashes texts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Take texts, of which none is read yet."""
         self.number = 0
         self._texts, self._hash = texts, hashlib.sha256(b"[")
 
@@ -416,7 +404,7 @@ class SeenTexts:
 
     @property
     def digest(self) -> str:
-        """Of the list, in JSON, of those that were read."""
+        """Digest of the list, in JSON, of the texts that were read."""
         whole = self._hash.copy()
         whole.update(b"]")
         return whole.hexdigest()[:16]
@@ -427,15 +415,15 @@ def _answers(
 ) -> Iterator[Answer]:
     """Yield the answers of rows, each with its line."""
     seen = bytearray()
-    for place, row in rows:
+    for line, row in rows:
         try:
             answer = answer_of(row)
         except ValueError as err:
-            raise file.edited(place, str(err)) from err
+            raise file.edited(line, str(err)) from err
         if answer.index not in ours:
-            raise file.edited(place, f"there is no text {answer.index}")
+            raise file.edited(line, f"there is no text {answer.index}")
         seen.extend(bytes(max(0, answer.index + 1 - len(seen))))
         if seen[answer.index]:
-            raise file.edited(place, f"text {answer.index} is in another line too")
+            raise file.edited(line, f"text {answer.index} is in another line too")
         seen[answer.index] = True
         yield answer

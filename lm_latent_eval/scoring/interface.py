@@ -52,7 +52,7 @@ class TextScorer(ABC):
 
     @abstractmethod
     def score_texts(self, queries: Sequence[Query], /) -> Iterator[Answer]:
-        """Yield log p of whole texts, in any order, as they are computed.
+        """Yield log p of whole texts, in any order.
 
         Raises:
             MissedTextsError: When all others are answered, if texts have no number.

@@ -50,8 +50,8 @@ def open_model(
         path: The directory or repository.
         model: The model's name, lm-eval's for it (``latent_kglm``) or
             ``package.module:Class``; None is what is there.
-        revision: Of the repository: a commit, tag or branch.
-        options: Options for ``scorer_of``: errors in those of latent models are
+        revision: Commit, tag or branch of the repository.
+        options: Options for ``scorer_of``, whose errors in those of latent models are
             raised before anything is loaded.
         dtype: Floating type to compute in; None is that of the file.
         device: Where to compute.
@@ -62,9 +62,9 @@ def open_model(
     directory = checkpoint.directory_of(path, revision)
     model = model and without_prefix(model)
     name = model or checkpoint.name_in(directory)
-    found = model_class(name) if name else None
-    if isinstance(found, type) and issubclass(found, TextModel):
-        return found.open_directory(directory, dtype=dtype, device=torch.device(device))
+    kind = model_class(name) if name else None
+    if isinstance(kind, type) and issubclass(kind, TextModel):
+        return kind.open_directory(directory, dtype=dtype, device=torch.device(device))
     if name:
         _parsed(options or {}, name)
     return checkpoint.load_checkpoint(
@@ -105,9 +105,9 @@ def scorer_of(
 
 
 def _parsed(options: Mapping[str, Any], name: str | None) -> ScoringOptions:
-    known = ScoringOptions.names()
-    if unknown := [option for option in options if option not in known]:
-        every = [*OpeningOptions.names(), *known]
+    names = ScoringOptions.names()
+    if unknown := [option for option in options if option not in names]:
+        every = [*OpeningOptions.names(), *names]
         near = get_close_matches(unknown[0], every, n=1)
         raise ValueError(
             f"{unknown[0]!r} is not an argument of latent_{name}; expected "
@@ -132,8 +132,8 @@ def _without_effect(
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield names of options, and why they have no effect."""
     estimator = options.estimator or latent_lm.estimators[0]
-    does = estimator_class(estimator)
-    if does.bound is Bound.EXACT:
+    method = estimator_class(estimator)
+    if method.bound is Bound.EXACT:
         yield _OF_DRAWS, "which are exact: nothing is drawn"
         return
     if isinstance(latent_lm.proposal(None, 1.0), NoLatents):
@@ -141,15 +141,15 @@ def _without_effect(
         return
     if options.target_stderr is None:
         yield ("max_samples",), "it bounds what target_stderr chooses: give that, too"
-    if options.bounds == "both" and not does.checks:
+    if options.bounds == "both" and not method.checks:
         why = f"an upper bound comes with an error, and estimator={estimator} has none"
         yield ("bounds",), why
-    if does.own_proposal and isinstance(
+    if method.own_proposal and isinstance(
         latent_lm.proposal(None, 1.0), SearchedProposal
     ):
         why = f"estimator={estimator} searches by {latent_lm.proposal_names[0]}"
         yield ("proposal", "temperature"), why
-    if not does.seeded:
+    if not method.seeded:
         yield ("seed",), f"estimator={estimator} draws nothing"
         proposal = options.proposal or latent_lm.proposal_names[0]
         if (model, proposal) in _UNTEMPERED:
@@ -166,7 +166,7 @@ class Opening:
     """Arguments with which a command, or each of its workers, opens its scorer."""
 
     checkpoint: str
-    """A path or repository, one that every machine has."""
+    """Path or repository that every machine has."""
     options: dict[str, Any]
     model: str | None = None
     revision: str | None = None
@@ -183,9 +183,6 @@ class Opening:
 
     def scorer(self, *, quiet: bool = True) -> TextScorer:
         """Load the model.
-
-        Args:
-            quiet: Show no progress.
 
         Raises:
             ValueError: If there is none, or a setting is impossible.

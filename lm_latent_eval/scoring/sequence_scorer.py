@@ -24,12 +24,10 @@ class LogLikelihoods:
     log_p: Tensor
     """Nats, (n,), float64; ``-inf`` where the model rules a sequence out."""
     stderr: Tensor
-    """Monte Carlo error of each, (n,); 0 where it is exact, ``inf`` where it is not
-    known."""
+    """Monte Carlo error of each, (n,); 0 where it is exact, ``inf`` if unknown."""
 
     @classmethod
     def exact(cls, log_p: Tensor) -> Self:
-        """Return numbers that nothing was drawn for."""
         return cls(log_p, torch.zeros_like(log_p))
 
     @classmethod
@@ -43,8 +41,7 @@ class LogLikelihoods:
             else:
                 log_p.append(float(score))
                 stderr.append(0.0)
-        found = torch.tensor([log_p, stderr], dtype=torch.float64)
-        return cls(found[0], found[1])
+        return cls(*torch.tensor([log_p, stderr], dtype=torch.float64))
 
 
 @runtime_checkable

@@ -26,14 +26,13 @@ _KINDS = {
 
 
 class Totals:
-    """Answers of whole texts as columns, to which others can be added.
+    """Columns of answers of whole texts, to which others can be added.
 
     Memory holds 8 bytes for each column whose numbers differ: 40 a text where nothing
     is drawn, about 100 else. Log-weights are summed over texts at once.
     """
 
     def __init__(self, answers: Iterable[Answer] = ()) -> None:
-        """Take in answers, or none."""
         self._columns = {name: _Column(kind) for name, kind in _KINDS.items()}
         self._size = 0
         self._products: Tensor | None = None
@@ -51,7 +50,6 @@ class Totals:
         return self._size
 
     def add(self, answer: Answer) -> None:
-        """Take in one more answer."""
         estimate = answer.estimate
         # Exact ones draw nothing, and have no stream.
         stream = answer.stream or f"text {self._size}"
@@ -65,10 +63,10 @@ class Totals:
             "log_p": estimate.log_evidence,
             "draws_stderr": estimate.draws_stderr,
             "draws_degrees": estimate.draws_degrees,
-            "missed": _known(estimate.missed),
-            "upper": _known(estimate.upper),
-            "effective_sample_size": _known(estimate.effective_sample_size),
-            "pareto_k": _known(estimate.pareto_k),
+            "missed": _or_nan(estimate.missed),
+            "upper": _or_nan(estimate.upper),
+            "effective_sample_size": _or_nan(estimate.effective_sample_size),
+            "pareto_k": _or_nan(estimate.pareto_k),
         }
         for name, value in row.items():
             self._columns[name].add(value)
@@ -91,16 +89,15 @@ class Totals:
             self._products = self._products[:least] + log_w[:least]
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column, (N,): whole numbers or float64, NaN where none is known."""
+        """Return a column, (N,): whole numbers, or float64 with NaN for None."""
         return self._columns[name].numpy()
 
     def total(self, name: str) -> int:
-        """Return the sum of a column of counts."""
         return int(self.column(name).sum())
 
     @property
     def bounds(self) -> set[Bound]:
-        """Kinds of bounds that the answers are."""
+        """Kinds of bounds of the answers."""
         return {_BOUNDS[index] for index in np.unique(self.column("bound"))}
 
     def are(self, bound: Bound) -> NDArray[np.bool_]:
@@ -164,7 +161,7 @@ class _Column:
         return np.array(self._values, dtype=self._kind)
 
 
-def _known(value: float | None) -> float:
+def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
 

@@ -44,14 +44,14 @@ from lm_latent_eval.scoring.records import row_of
 from lm_latent_eval.text.corpora import TextFile
 
 WORDS = 1 << 14
-"""The most words of a block: what a worker does at a time, and again if it dies."""
+"""Limit of the words of a block: a worker does it at a time, and again if it dies."""
 AT_ONCE = 1 << 24
 """Bytes of blocks that are read before any of them can be scored."""
 SHARES = 8
-"""Blocks that each worker gets, if not more: then all end at about the same time."""
+"""Minimum of the blocks of each worker: then all end at about the same time."""
 DEATHS = 3
-"""How often a worker is started again, and its block given out again, before the run
-ends: what kills each worker that gets it would go round for ever."""
+"""Restarts of a worker with the same block before the run ends: a block that kills
+each worker would go round for ever."""
 START = 300.0
 """Seconds in which Ray is to start."""
 ROW = pa.schema({"row": pa.string()})
@@ -71,13 +71,13 @@ def score_corpus(
     """Score a file of texts on the cluster of ``RAY_ADDRESS``, or on this machine.
 
     Args:
-        opening: How each worker opens the model.
+        opening: Arguments with which each worker opens the model.
         data: Texts, as ``estimate`` reads them; only this machine reads the file.
         output: A file of estimates, new or of an interrupted run.
-        workers: How many, each with a processor.
+        workers: Number of workers, each with a processor.
         gpus_per_worker: With a device of CUDA, the GPUs of each, or its share of one.
-        shard: Which of the texts to score.
-        words: Of a block; None: so many that every worker gets several blocks.
+        shard: The texts to score.
+        words: Words of a block; None: so many that every worker gets several blocks.
 
     Raises:
         MissedTextsError: If texts have no number; the others are in the file.
@@ -97,19 +97,19 @@ def score_corpus(
     texts = TextFile(data.resolve())
     settings = settings_of(here.scorer(), texts, shard)
 
-    def find(left: Left) -> Iterator[Row]:
+    def score(left: Left) -> Iterator[Row]:
         size = words
         if size is None:
             total = sum(len(text.split()) for text in texts)
             size = max(1, min(WORDS, total // (SHARES * workers)))
         reader = _Reader(texts, left, size, settings)
-        return _found(opening, reader, output, workers, gpus_per_worker)
+        return _rows(opening, reader, output, workers, gpus_per_worker)
 
-    keep(output, settings, find)
+    keep(output, settings, score)
     if lacking := _lacking(output):
         of = len(texts_of(settings))
         why = (
-            f"text/{min(lacking)} has no number: no latent that was found has a "
+            f"text/{min(lacking)} has no number: no latent that was drawn has a "
             "probability. Draw more samples, or use a proposal that covers its "
             "latents"
         )
@@ -118,9 +118,9 @@ def score_corpus(
 
 def _lacking(output: Path) -> list[int]:
     """Return the texts that a file of estimates lacks."""
-    settings, found = read_answers(output)
+    settings, answers = read_answers(output)
     left = every_text(settings)
-    for answer in found:
+    for answer in answers:
         left[answer.index] = False
     return [n for n, lacks in enumerate(left) if lacks]
 
@@ -149,12 +149,12 @@ class _Worker:
         documents, texts = (
             column.combine_chunks().flatten().to_pylist() for column in rows.columns
         )
-        found: list[str] = []
+        results: list[str] = []
         # A text without a number is reported at the end.
         with suppress(MissedTextsError):
             for answer in scored(self.scorer, dict(zip(documents, texts, strict=True))):
-                found.append(json.dumps(plain(row_of(answer))))
-        return pa.table({"row": found}, schema=ROW)
+                results.append(json.dumps(plain(row_of(answer))))
+        return pa.table({"row": results}, schema=ROW)
 
 
 class RayError(OSError):
@@ -204,7 +204,7 @@ def _handlers() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _found(
+def _rows(
     opening: Opening, reader: _Reader, output: Path, workers: int, gpus: float
 ) -> Iterator[Row]:
     """Yield rows in the order in which workers finish them."""

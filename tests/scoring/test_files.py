@@ -179,7 +179,7 @@ def test_texts_without_a_number_are_named_at_the_end_of_all_blocks(monkeypatch):
     monkeypatch.setattr(files, "BLOCK", 1)
     found = []
     with pytest.raises(MissedTextsError, match=r"text/0 \('a b'.*text/2") as raised:
-        for answer in files.find_answers(MissesLong(), texts, seen(texts)):
+        for answer in files.answers_of(MissesLong(), texts, seen(texts)):
             found.append(answer.words)
     assert found == [1, 1] and raised.value.of == 4
 

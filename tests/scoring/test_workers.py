@@ -125,7 +125,7 @@ def test_texts_that_two_workers_scored_count_once(
     answers = [replace(Answer.exact(-n, text), index=n) for n, text in enumerate(TEXTS)]
     found = [row_of(answer) for answer in [*answers[:12], *answers[9:]]]
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-    monkeypatch.setattr(workers, "_found", lambda *_: iter(found))
+    monkeypatch.setattr(workers, "_rows", lambda *_: iter(found))
     opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cuda:1")
     score_corpus(opening, data, tmp_path / "scores", workers=2)
     record = files.read_record(tmp_path / "scores")
@@ -144,7 +144,7 @@ def test_texts_without_a_number_are_named(
         if n not in (3, 5)
     ]
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-    monkeypatch.setattr(workers, "_found", lambda *_: iter(found))
+    monkeypatch.setattr(workers, "_rows", lambda *_: iter(found))
     opening = Opening(str(spelled_directory), {"num_samples": 5}, device="cpu")
     with pytest.raises(
         MissedTextsError, match=r"^text/3 has.*Likewise text/5 .18 of 20"

@@ -63,9 +63,9 @@ class Group:
     """Consecutive words of a sentence that belong to one region, or its end."""
 
     number: int | None
-    """As of ``RegionScore``."""
+    """Number of the region; None: the end of the sentence or of the text."""
     stop: int
-    """How many words of the sentence precede the group's end."""
+    """Number of the sentence's words before the group's end."""
     log_spacing: float
     """Cost of the white space in the group, nats."""
     unknown: int

@@ -20,7 +20,7 @@ class Regions:
 
     query: Query
     ends: tuple[int, ...]
-    """Where each region ends in the text, in characters, ascending."""
+    """End of each region in the text, in characters, ascending."""
 
     @classmethod
     def of_words(cls, query: Query) -> Self:
@@ -67,6 +67,6 @@ class RegionScore:
     number: int | None
     """The region, counted from 0; None: the end of a sentence or of the text."""
     estimate: Estimate
-    """Its ``log_evidence`` is log p(region | what stands before) in nats."""
+    """Estimate whose ``log_evidence`` is log p(region | text before it) in nats."""
     unknown: int = 0
     """Unknown words in the region."""

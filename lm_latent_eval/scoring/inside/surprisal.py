@@ -94,7 +94,7 @@ def _divided(texts: Sequence[str], marked: bool) -> list[Regions]:
 def _rows(
     scorer: TextScorer, texts: Sequence[Regions]
 ) -> Iterator[tuple[int, list[Row]]]:
-    """Yield the rows of each text, as they are found.
+    """Yield the rows of each text, in any order.
 
     Raises:
         ValueError: If the scorer gives prefixes no probability.
@@ -139,7 +139,7 @@ class Stimuli:
 
     texts: list[str]
     columns: list[dict[str, Any]]
-    """The other columns of each text."""
+    """Other columns of each text."""
 
     @classmethod
     def read(cls, path: Path, column: str = "text") -> Stimuli:
