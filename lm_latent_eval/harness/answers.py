@@ -174,8 +174,8 @@ def _one_line(answers: Any) -> Iterator[None]:
 def _guard(answers: Any, fingerprint: dict[str, Any]) -> None:
     where = answers.filename
     mine = json.loads(json.dumps(fingerprint))
-    theirs = answers.get(FINGERPRINT)
-    if theirs is None:
+    stored = answers.get(FINGERPRINT)
+    if stored is None:
         if len(answers):
             raise CacheMismatchError(
                 f"{where} holds {len(answers)} answers of a model that left no "
@@ -184,7 +184,7 @@ def _guard(answers: Any, fingerprint: dict[str, Any]) -> None:
         answers[FINGERPRINT] = mine
         answers.commit()
         return
-    if different := differences(theirs, mine):
+    if different := differences(stored, mine):
         raise CacheMismatchError(
             f"{where} was made with other settings ({different}): give --use_cache "
             "another path, or repeat the settings"

@@ -51,8 +51,8 @@ KINDS = {
 
 def kind_of(model: str) -> Kind:
     """Return what a backend of this name claims."""
-    ours = model == "latent" or model.startswith("latent_")
-    return KINDS.get(model, Kind.WORDS if ours else Kind.TOKENS)
+    is_ours = model == "latent" or model.startswith("latent_")
+    return KINDS.get(model, Kind.WORDS if is_ours else Kind.TOKENS)
 
 
 def seed_everything(seed: int) -> None:
@@ -110,16 +110,16 @@ class Model:
     def precision(self) -> str | None:
         """The coarsest floating type that it computes in; None: it does not show."""
         shown = {str(each).removeprefix("torch.") for each in _types(self.lm)}
-        known = [name for name in FLOATS if name in shown]
-        return max(known, key=lambda name: torch.finfo(FLOATS[name]).eps, default=None)
+        floats = [name for name in FLOATS if name in shown]
+        return max(floats, key=lambda name: torch.finfo(FLOATS[name]).eps, default=None)
 
     @property
     def window(self) -> int | None:
         """The tokens that a backend of tokens reads at once; None: it does not say."""
         length = getattr(self.lm, "max_length", None)
         encodes = callable(getattr(self.lm, "tok_encode", None))
-        ours = isinstance(self.lm, Backend)
-        return int(length) if isinstance(length, int) and encodes and not ours else None
+        own = isinstance(self.lm, Backend)
+        return int(length) if isinstance(length, int) and encodes and not own else None
 
     def count_tokens(self, text: str) -> int:
         """Count the tokens of a text."""
@@ -158,21 +158,21 @@ class Model:
 
         Requests after one context are one document: their draws are shared.
         """
-        asked = [
+        instances = [
             _instance("loglikelihood", pair, pair[0], n) for n, pair in enumerate(pairs)
         ]
         return [
             _reply(score, bool(greedy))
-            for score, greedy in self.lm.loglikelihood(asked)
+            for score, greedy in self.lm.loglikelihood(instances)
         ]
 
     def score_texts(self, texts: Sequence[str]) -> list[Reply]:
         """Answer ``loglikelihood_rolling`` requests."""
-        asked = [
+        instances = [
             _instance("loglikelihood_rolling", whole_text(text), text, 0)
             for text in texts
         ]
-        answers = self.lm.loglikelihood_rolling(asked)
+        answers = self.lm.loglikelihood_rolling(instances)
         return [_reply(score_of(answer), False) for answer in answers]
 
     def write(self, contexts: Sequence[str], *, tokens: int, sample: bool) -> list[str]:
@@ -180,11 +180,11 @@ class Model:
         how: dict[str, Any] = {"until": [], "max_gen_toks": tokens, "do_sample": sample}
         if sample:  # libraries that leave out rare tokens by default are told not to
             how |= {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
-        asked = [
+        instances = [
             _instance("generate_until", (context, dict(how)), str(n), 0)
             for n, context in enumerate(contexts)
         ]
-        return [str(text) for text in self.lm.generate_until(asked)]
+        return [str(text) for text in self.lm.generate_until(instances)]
 
 
 def _types(lm: Any) -> Iterator[Any]:
@@ -197,8 +197,8 @@ def _types(lm: Any) -> Iterator[Any]:
         for component in lm.components:
             yield from _types(component)
     elif isinstance(lm, Backend):
-        said = lm.fingerprint
-        yield said.get("computed_in") or said.get("dtype")
+        fingerprint = lm.fingerprint
+        yield fingerprint.get("computed_in") or fingerprint.get("dtype")
     else:
         yield from (
             getattr(lm, f"{of}_dtype", None) for of in ("mixed_precision", "softmax")
@@ -214,8 +214,8 @@ def _instance(
     kind: str, arguments: tuple[Any, ...], document: str, index: int
 ) -> Instance:
     """Make a request whose document is always the same: draws belong to documents."""
-    number = zlib.crc32(f"{kind} {document}".encode())
-    return request(kind, arguments, {}, index, (TASK, number, 1))
+    doc_id = zlib.crc32(f"{kind} {document}".encode())
+    return request(kind, arguments, {}, index, (TASK, doc_id, 1))
 
 
 def _reply(score: Any, is_greedy: bool) -> Reply:
@@ -227,17 +227,17 @@ def _reply(score: Any, is_greedy: bool) -> Reply:
         counts = {"bytes": answer.bytes, "words": answer.words}
         drawn = answer.estimate.draws_stderr
         if drawn or answer.estimate.bound not in (Bound.EXACT, Bound.UNNORMALISED):
-            found = answer.estimate.stderr
-            stderr = math.inf if found is None else found  # not known
+            error = answer.estimate.stderr
+            stderr = math.inf if error is None else error  # not known
             lower = answer.estimate.bound is Bound.STRICT_LOWER
     else:  # backends of others may say so, too
         stderr = getattr(score, "stderr", None)
         counts = {
-            unit: number
+            unit: count
             for unit in ("bytes", "words")
-            if (number := getattr(score, f"num_{unit}", None)) is not None
+            if (count := getattr(score, f"num_{unit}", None)) is not None
         }
-    counts = {unit: number for unit, number in counts.items() if number}
+    counts = {unit: count for unit, count in counts.items() if count}
     return Reply(float(score), is_greedy, stderr, counts, is_lower_bound=lower)
 
 
@@ -252,8 +252,8 @@ def tasks_of(include_path: str | None, names: Sequence[str]) -> TaskManager:
     """
     manager = TaskManager(include_path=include_path)
     for name in names:
-        known = fnmatch.filter(manager.all_tasks, name.partition("@")[0])
-        if not (known or Path(name).exists()):
+        matches = fnmatch.filter(manager.all_tasks, name.partition("@")[0])
+        if not (matches or Path(name).exists()):
             raise ValueError(
                 f"--tasks {name}: lm-eval knows no such task"
                 + (f", nor does {include_path}" if include_path else "")
@@ -337,13 +337,16 @@ def _denominators(
         divided = -total / nats
         counted = sum(_number(text, unit) for text in texts)
         raw = sum(
-            max((_number(t, unit) for t in some), default=0) for some in documents
+            max((_number(t, unit) for t in strings), default=0) for strings in documents
         )
         near = [n for n in (counted, raw) if math.isclose(n, divided, rel_tol=1e-6)]
         if not near and unit == "words":  # lm-eval counts the empty word at an end
             loose = [sum(len(re.split(r"\s+", t)) for t in texts)]
             loose += [
-                sum(max(len(re.split(r"\s+", t)) for t in some) for some in documents)
+                sum(
+                    max(len(re.split(r"\s+", t)) for t in strings)
+                    for strings in documents
+                )
             ]
             near = [n for n in loose if math.isclose(n, divided, rel_tol=1e-6)]
         if not near:

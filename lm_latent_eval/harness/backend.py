@@ -362,8 +362,8 @@ class Backend(LM):
         """Return what ``get_model_info`` says, and write the records."""
         about = self._scorer.about
         names = {
-            task: sorted({score.name for score in some})
-            for task, some in self._missed.items()
+            task: sorted({score.name for score in scores})
+            for task, scores in self._missed.items()
         }
         summary = summary_of(self.reported)
         if tied := summary.get("questions_tied"):
@@ -456,8 +456,8 @@ def _refuse_shared_samples(
     """
     sampled = {
         id(instance): instance
-        for instance, asked in zip(requests, options, strict=True)
-        if asked.temperature and not instance.args[1].get("do_sample")
+        for instance, how in zip(requests, options, strict=True)
+        if how.temperature and not instance.args[1].get("do_sample")
     }
     different = {
         json.dumps(instance.args, sort_keys=True, default=str)

@@ -44,8 +44,8 @@ class Latent(Backend):
         options.pop("trust_remote_code", None)
         processes = Processes.start()
         # lm_eval passes its default where no device is given.
-        asked = None if device == LM_EVAL_DEVICE else device
-        where = processes.device or parse_device(asked)
+        chosen = None if device == LM_EVAL_DEVICE else device
+        where = processes.device or parse_device(chosen)
         if pretrained == "":
             raise ValueError(
                 "pretrained= is empty: name a directory or a repository, or leave it "

@@ -189,14 +189,14 @@ def _folders(named: "Sequence[Any]") -> "list[str]":
     from contextlib import suppress
     from importlib.metadata import entry_points
 
-    known = {os.path.realpath(folder) for folder in named}
-    found = []
+    given = {os.path.realpath(folder) for folder in named}
+    listed = []
     for entry in entry_points(group=TASKS):
         with suppress(*WRONG):  # a package that is broken has no tasks
             folder = os.path.realpath(entry.load()())
-            if folder not in known:
-                found.append(folder)
-    return found
+            if folder not in given:
+                listed.append(folder)
+    return listed
 
 
 def explain_failure(registry: "Any", reason: str) -> None:

@@ -151,16 +151,16 @@ class NoiseOptions(OptionTable):
         """
         # Other entries are ignored: lm-eval adds the model's arguments.
         names = cls.names()
-        ours = [n for n in options if n in names or n.startswith("noise_")]
-        for name in ours:
+        own = [n for n in options if n in names or n.startswith("noise_")]
+        for name in own:
             one_of("--metadata", name, names)
-        found = super().parse({name: options[name] for name in ours})
-        if found.noise_tokenizer and found.vocabulary_file:
+        parsed = super().parse({name: options[name] for name in own})
+        if parsed.noise_tokenizer and parsed.vocabulary_file:
             raise ValueError(
                 "noise_tokenizer and vocabulary_file: substitutes are tokens or words; "
                 "give one of them"
             )
-        return found
+        return parsed
 
 
 # -- the task ------------------------------------------------------------------------
@@ -221,15 +221,15 @@ class ContrastiveEntropyTask(WholeTextTask):
             path = self.options.vocabulary_file
             return words, read_vocabulary(Path(path)), f"the words of {path}"
         if self.has_training_docs():
-            known = distinct_words(self._text(doc) for doc in self.training_docs())
-            return words, known, "the words of the training split"
+            vocabulary = distinct_words(self._text(doc) for doc in self.training_docs())
+            return words, vocabulary, "the words of the training split"
         logger.warning(
             "%s: no vocabulary_file, so substitutes are words of the scored text "
             "itself, not of the training text as in the paper",
             self.config.task,
         )
-        known = distinct_words(self._text(doc) for doc in self.eval_docs)
-        return words, known, "the words of the scored text itself"
+        vocabulary = distinct_words(self._text(doc) for doc in self.eval_docs)
+        return words, vocabulary, "the words of the scored text itself"
 
     def _at_every_level(
         self, aggregations: Mapping[str, Aggregation]
@@ -290,9 +290,9 @@ class ContrastiveEntropyTask(WholeTextTask):
         models are given the same copies.
         """
         text = self._text(doc)
-        number = metadata[1] if doc_id is None else doc_id  # 0.4 says it there
-        asked = [(text, 0.0, 0)] + [
-            (noise.distort(text, number, replicate), level, replicate)
+        index = metadata[1] if doc_id is None else doc_id  # 0.4 says it there
+        strings = [(text, 0.0, 0)] + [
+            (noise.distort(text, index, replicate), level, replicate)
             for level, noise in self.noise.items()
             for replicate in range(self.options.noise_replicates)
         ]
@@ -302,9 +302,9 @@ class ContrastiveEntropyTask(WholeTextTask):
                 whole_text(string),
                 {**doc, DISTORTION: {"level": level, "replicate": replicate}},
                 i,
-                (self.config.task, number, self.config.repeats),
+                (self.config.task, index, self.config.repeats),
             )
-            for i, (string, level, replicate) in enumerate(asked)
+            for i, (string, level, replicate) in enumerate(strings)
         ]
 
     def process_results(

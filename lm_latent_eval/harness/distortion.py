@@ -118,8 +118,8 @@ class DistributionalDistortionTask(WholeTextTask):
         )
         bins = equal_count(true_log_p, NUM_BINS)
         for each in bins:
-            for place in each.members.tolist():
-                self.bin_of[documents[place]["index"]] = each.index
+            for member in each.members.tolist():
+                self.bin_of[documents[member]["index"]] = each.index
         self.config.metadata["distortion"]["bins"] = [
             {
                 "metric": _bin_name(each.index),
@@ -151,13 +151,13 @@ class DistributionalDistortionTask(WholeTextTask):
                 "no examples, no system instruction and no chat template"
             )
         whole, text = self.end is End.IMPLIED, doc["text"]
-        number = metadata[1] if doc_id is None else doc_id  # 0.4 says it there
+        index = metadata[1] if doc_id is None else doc_id  # 0.4 says it there
         return request(
             "loglikelihood_rolling" if whole else "loglikelihood",
             whole_text(text) if whole else (doc["begin"], text),
             doc,
             0,
-            (self.config.task, number, self.config.repeats),
+            (self.config.task, index, self.config.repeats),
         )
 
     def process_results(
@@ -179,9 +179,9 @@ class DistributionalDistortionTask(WholeTextTask):
             "mean_error": error,
             "estimator_bias": 0.0 - stderr**2 / 2,
         }
-        for number in range(NUM_BINS if self.bin_of else 0):
-            inside = self.bin_of[doc["index"]] == number
-            values[_bin_name(number)] = error if inside else None
+        for bin_index in range(NUM_BINS if self.bin_of else 0):
+            inside = self.bin_of[doc["index"]] == bin_index
+            values[_bin_name(bin_index)] = error if inside else None
         return {
             "left_out": 0.0,
             **values,
@@ -223,7 +223,7 @@ class DistributionalDistortionTask(WholeTextTask):
             "share_ruled_out": mean,
             "mean_error": _mean,
             "estimator_bias": _mean,
-            **{_bin_name(number): _mean for number in range(NUM_BINS)},
+            **{_bin_name(bin_index): _mean for bin_index in range(NUM_BINS)},
         }
         return {
             "left_out": lambda _: self.left_out,
@@ -236,8 +236,8 @@ class DistributionalDistortionTask(WholeTextTask):
         return {}
 
 
-def _bin_name(number: int) -> str:
-    return f"error_bin_{number + 1:02}"
+def _bin_name(index: int) -> str:
+    return f"error_bin_{index + 1:02}"
 
 
 def _mean(values: Sequence[float | None]) -> float | str:
@@ -245,8 +245,8 @@ def _mean(values: Sequence[float | None]) -> float | str:
 
     lm-eval's table would show it without its sign.
     """
-    found = float(mean([value for value in values if value is not None]))
-    return found if math.isfinite(found) else Refusal("minus infinity")
+    average = float(mean([value for value in values if value is not None]))
+    return average if math.isfinite(average) else Refusal("minus infinity")
 
 
 def _stderr_of_mean(values: Sequence[float | None]) -> float | str:

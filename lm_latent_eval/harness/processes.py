@@ -153,7 +153,7 @@ def share(requests: Sequence[Request], processes: Processes) -> list[Request]:
     return balanced(processes.gather(own), processes.world_size)[processes.rank]
 
 
-def balanced(requests: Sequence[Request], number: int) -> list[list[Request]]:
+def balanced(requests: Sequence[Request], num_processes: int) -> list[list[Request]]:
     """Assign requests to processes, longest first, each to the least loaded process.
 
     Those that share a context stay together: it is read once.
@@ -172,8 +172,8 @@ def balanced(requests: Sequence[Request], number: int) -> list[list[Request]]:
     groups: dict[tuple[int, str], list[Request]] = {}
     for request in requests:
         groups.setdefault(request.group, []).append(request)
-    shares: list[list[Request]] = [[] for _ in range(number)]
-    total = [0] * number
+    shares: list[list[Request]] = [[] for _ in range(num_processes)]
+    total = [0] * num_processes
     for group in sorted(groups.values(), key=_length, reverse=True):
         least = total.index(min(total))
         shares[least] += group

@@ -67,18 +67,18 @@ class Recorder:
         of another run of the same model.
         """
         where = host()
-        found: list[tuple[str, Row]] = []
+        rows: list[tuple[str, Row]] = []
         for name, task in where.tasks.items() if where else ():
             for answer in _answers(task):
                 # Sums over the weights stay where they are not asked for themselves.
                 row = row_of(answer)
                 if not self._weights:
                     row["log_weights"] = ()
-                found.append((name, row))
+                rows.append((name, row))
         self._rows = {}
-        for name, row in self._processes.gather(found):
-            place = row["document"], row["option"]
-            self._rows.setdefault(name, {})[place] = row
+        for name, row in self._processes.gather(rows):
+            key = row["document"], row["option"]
+            self._rows.setdefault(name, {})[key] = row
 
     def finish(
         self, settings: Settings, without: Mapping[str, list[str]]
@@ -98,9 +98,9 @@ class Recorder:
         files = where.new_files("record", self._rows)
         for task, rows in self._rows.items():
             lacking = {WITHOUT_NUMBER: without[task]} if task in without else {}
-            said, ordered = {**settings, **lacking}, sorted(rows)
+            metadata, ordered = {**settings, **lacking}, sorted(rows)
             path = where.folder / files[task]
-            write(path, task, said, [rows[place] for place in ordered])
+            write(path, task, metadata, [rows[key] for key in ordered])
         remove(where.unfinished("record", settings))
         return files
 
@@ -115,15 +115,15 @@ def _answers(task: Any) -> Iterator[Answer]:
     for instances in documents(task).values():
         answers = [instance.resps[0] for instance in instances if instance.resps]
         scores = [score_of(answer) for answer in answers]
-        ours = [score for score in scores if isinstance(score, ScoredFloat)]
-        if len(ours) < len(instances):
+        scored = [score for score in scores if isinstance(score, ScoredFloat)]
+        if len(scored) < len(instances):
             continue  # generated text, or a kind of request still to come
-        best = _best(instances, ours)
+        best = _best(instances, scored)
         values = _processed(task, instances, answers, best)
-        for n, (instance, score) in enumerate(zip(instances, ours, strict=True)):
+        for n, (instance, score) in enumerate(zip(instances, scored, strict=True)):
             answer = _counted(_placed(instance, score), values)
-            asked = instance.request_type == "loglikelihood"
-            yield replace(answer, tied=len(best) > 1 and n in best if asked else None)
+            option = instance.request_type == "loglikelihood"
+            yield replace(answer, tied=len(best) > 1 and n in best if option else None)
 
 
 def _best(instances: Sequence[Instance], scores: Sequence[ScoredFloat]) -> list[int]:
@@ -151,13 +151,13 @@ def _processed(
     if len(best) < 2 or len(answers) < 2 or "acc" not in values:
         return values
     more = 2 * ROUNDING * max(1, *(score.answer.tokens for score, _ in answers))
-    found = []
+    accuracies = []
     for n in best:
         raised = [*answers]
         score, is_greedy = answers[n]
         raised[n] = (score + more, is_greedy)
-        found.append(float(hypothetical_metrics(task, instances, raised)["acc"]))
-    return {**values, "acc": sum(found) / len(found)}
+        accuracies.append(float(hypothetical_metrics(task, instances, raised)["acc"]))
+    return {**values, "acc": sum(accuracies) / len(accuracies)}
 
 
 def _placed(request: Request | Instance, scored: ScoredFloat) -> Answer:

@@ -46,12 +46,14 @@ def summary_of(answers: Sequence[Answer]) -> dict[str, Any]:
     if shapes:
         bad = sum(k > RELIABLE_PARETO_K for k in shapes)
         summary["share_of_pareto_k_above_0.7"] = bad / len(shapes)
-    if asked := _questions(answers):
-        summary["questions"] = len(asked)
-        summary["questions_tied"] = sum(map(_is_tied, asked))
-        known = [[o.estimate.replicates for o in options] for options in asked]
-        if any(any(rows) for rows in known):
-            unsure = sum(not all(rows) or is_undecided(rows) for rows in known)
+    if with_options := _questions(answers):
+        summary["questions"] = len(with_options)
+        summary["questions_tied"] = sum(map(_is_tied, with_options))
+        replicates = [
+            [o.estimate.replicates for o in options] for options in with_options
+        ]
+        if any(any(rows) for rows in replicates):
+            unsure = sum(not all(rows) or is_undecided(rows) for rows in replicates)
             summary["questions_within_monte_carlo_error"] = unsure
     if summed := [a for a in answers if a.canonical is not None]:
         summary["tokenizations"] = _tokenizations(summed)

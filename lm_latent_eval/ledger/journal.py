@@ -69,9 +69,9 @@ class Journal:
         with only_writer(self.path, kept, lock=lock_of(self.path)):
             if not regular(self.path).exists() or not self.path.stat().st_size:
                 self.write(settings, ())
-            theirs, _ = self.read()
-            ours = {"format": self.format, **settings}
-            refuse_others(self.path, theirs, ours, self.kind)
+            old, _ = self.read()
+            new = {"format": self.format, **settings}
+            refuse_others(self.path, old, new, self.kind)
             with Rows(self) as rows:
                 yield rows
 
@@ -118,21 +118,21 @@ class Journal:
             "output another path"
         )
 
-    def edited(self, place: int, what: str) -> ValueError:
+    def edited(self, number: int, what: str) -> ValueError:
         """Return the error that a line is not as it was written."""
         return ValueError(
-            f"{self.path}, line {place} is not as it was written ({what}): remove the "
+            f"{self.path}, line {number} is not as it was written ({what}): remove the "
             "line, and its result is found again"
         )
 
-    def _row(self, head: bytes, place: int, line: bytes) -> Row:
+    def _row(self, head: bytes, number: int, line: bytes) -> Row:
         content, _, seal = line.rpartition(_SEAL)
         if seal != _seal(head, content):
-            raise self.edited(place, "its digest is of another row or other settings")
+            raise self.edited(number, "its digest is of another row or other settings")
         try:
             row = parse((content + b"}").decode())
         except ValueError as err:
-            raise self.edited(place, str(err)) from err
+            raise self.edited(number, str(err)) from err
         return dict(row)
 
 
@@ -224,11 +224,11 @@ def read_run(
     for journal in journals:
         settings, rows = journal.read()
         runs[json.dumps(settings)] = settings
-        for place, row in rows:
+        for number, row in rows:
             try:
                 task, key, result = read_row(row)
             except ValueError as err:
-                raise journal.edited(place, str(err)) from err
+                raise journal.edited(number, str(err)) from err
             tasks.setdefault(task, {})[key] = result
     if len(runs) > 1:
         names = ", ".join(str(journal.path) for journal in journals)

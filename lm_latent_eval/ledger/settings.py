@@ -17,24 +17,24 @@ VERSION = "lm_latent_eval"
 """Key of settings for the version that computed the results."""
 
 
-def differences(theirs: Settings, ours: Settings) -> str:
+def differences(old: Settings, new: Settings) -> str:
     """Say which settings differ, and how; "" if none does.
 
     Example:
         >>> differences({"seed": 0, "unk": None}, {"seed": 1, "unk": None})
         'seed is 0 there and 1 here'
     """
-    found = []
-    for key in sorted(theirs | ours):
-        there, here = theirs.get(key), ours.get(key)
-        if isinstance(there, dict) and isinstance(here, dict):
-            inner = differences(there, here)
-            found += [f"{key}.{each}" for each in inner.split("; ") if each]
-        elif there != here:
-            found.append(
-                f"{_shown(key)} is {_shown(there)} there and {_shown(here)} here"
+    texts = []
+    for key in sorted(old | new):
+        before, here = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(here, dict):
+            inner = differences(before, here)
+            texts += [f"{key}.{each}" for each in inner.split("; ") if each]
+        elif before != here:
+            texts.append(
+                f"{_shown(key)} is {_shown(before)} there and {_shown(here)} here"
             )
-    return "; ".join(found)
+    return "; ".join(texts)
 
 
 def _shown(value: Any) -> str:
@@ -65,17 +65,18 @@ def check_format(where: Path, settings: Settings, expected: int) -> None:
     Raises:
         ValueError: If they are.
     """
-    if (there := settings.get("format", 1)) != expected:
+    if (written := settings.get("format", 1)) != expected:
         raise ValueError(
-            f"{where} is in format {there!a:.20}, of {_wrote(settings.get(VERSION))}, "
-            f"and this one reads format {expected}: finish it with that version, or "
-            "run the command again, with another path for its output"
+            f"{where} is in format {written!a:.20}, of "
+            f"{_wrote(settings.get(VERSION))}, and this one reads format {expected}: "
+            "finish it with that version, or run the command again, with another path "
+            "for its output"
         )
 
 
 def _wrote(version: Any) -> str:
-    known = isinstance(version, str) and re.fullmatch(r"[\w.+]{1,20}", version)
-    return f"lm-latent-eval {version}" if known else "another lm-latent-eval"
+    is_version = isinstance(version, str) and re.fullmatch(r"[\w.+]{1,20}", version)
+    return f"lm-latent-eval {version}" if is_version else "another lm-latent-eval"
 
 
 def parsed(content: bytes, having: str | None) -> Settings:
@@ -90,20 +91,20 @@ def parsed(content: bytes, having: str | None) -> Settings:
     return settings
 
 
-def refuse_others(where: Path, theirs: Settings, ours: Settings, kind: str) -> None:
+def refuse_others(where: Path, old: Settings, new: Settings, kind: str) -> None:
     """Refuse to resume results of other settings.
 
     Raises:
         ValueError: If other settings are asked for now.
     """
-    ours = json.loads(json.dumps(plain(ours)))  # names are strings there
-    version = theirs.get(VERSION)
-    if VERSION in ours and version != ours[VERSION]:
+    new = json.loads(json.dumps(plain(new)))  # names are strings there
+    version = old.get(VERSION)
+    if VERSION in new and version != new[VERSION]:
         raise ValueError(
-            f"{where} is of {_wrote(version)}, and this is {ours[VERSION]}: finish it "
+            f"{where} is of {_wrote(version)}, and this is {new[VERSION]}: finish it "
             "with that version, or give the output another path to start anew"
         )
-    if different := differences(plain(theirs), ours):
+    if different := differences(plain(old), new):
         raise ValueError(
             f"{where} is of another {kind} ({different}): repeat its settings to go "
             "on with it, or give the output another path to start anew"

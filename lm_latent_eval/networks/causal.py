@@ -128,16 +128,16 @@ class CausalReader:
         def work(sequences: Sequence[Tokens]) -> list[TokenScores]:
             return self._pass(sequences, [first[sequence] for sequence in sequences])
 
-        found: dict[Tokens, TokenScores] = {}
+        scored_by_sequence: dict[Tokens, TokenScores] = {}
         for batch in self._batches(sorted(first, key=len, reverse=True), most):
             for read, scored in self.memory.in_batches(
                 batch, len(batch), work, len, refusal or self._refusal
             ):
-                found.update(zip(read, scored, strict=True))
+                scored_by_sequence.update(zip(read, scored, strict=True))
         scores = []
         for given, tokens in wanted:
             longer = reader[given + tokens]
-            start, row = len(given) - first[longer], found[longer]
+            start, row = len(given) - first[longer], scored_by_sequence[longer]
             part = slice(start, start + len(tokens))
             scores.append(TokenScores(row.log_p[part], row.greedy[part]))
         return scores
@@ -196,9 +196,9 @@ class CausalReader:
         size = self.model.config.get_text_config().vocab_size
         start = 0
         while start < len(sequences):
-            number = most or fitting(len(sequences[start]), size)
-            yield sequences[start : start + number]
-            start += number
+            size_of_batch = most or fitting(len(sequences[start]), size)
+            yield sequences[start : start + size_of_batch]
+            start += size_of_batch
 
     @torch.inference_mode()
     def _pass(
@@ -209,16 +209,16 @@ class CausalReader:
         padded = [[*s[:-1], *[PADDING] * (longest + 1 - len(s))] for s in sequences]
         # A causal network does not see what is padded on the right.
         logits = self.call(sent(torch.tensor(padded), self.device)).logits.flatten(0, 1)
-        asked = [
-            (n * longest + place - 1, sequence[place])
+        targets = [
+            (n * longest + position - 1, sequence[position])
             for n, (sequence, start) in enumerate(zip(sequences, first, strict=True))
-            for place in range(start, len(sequence))
+            for position in range(start, len(sequence))
         ]
-        places, wanted = sent(torch.tensor(asked).T.contiguous(), logits.device)
+        at, wanted = sent(torch.tensor(targets).T.contiguous(), logits.device)
         rows = max(1, AT_ONCE // logits.shape[-1])
         parts = []
-        for some, tokens in zip(places.split(rows), wanted.split(rows), strict=True):
-            scores = logits[some]
+        for chunk, tokens in zip(at.split(rows), wanted.split(rows), strict=True):
+            scores = logits[chunk]
             log_p = self.log_probs(scores).gather(-1, tokens[:, None])[:, 0]
             parts.append((log_p, scores.argmax(-1) == tokens))
         log_p, greedy = fetched(*(torch.cat(part) for part in zip(*parts, strict=True)))
@@ -259,9 +259,11 @@ class Reading:
 
     def rows(self, index: Tensor) -> Reading:
         """Return a reading of these rows; rows may repeat."""
-        found = Reading(self.reader, self.log_p, copy.deepcopy(self.cache), self.tokens)
-        found.keep(index)
-        return found
+        chosen = Reading(
+            self.reader, self.log_p, copy.deepcopy(self.cache), self.tokens
+        )
+        chosen.keep(index)
+        return chosen
 
     @torch.inference_mode()
     def keep(self, index: Tensor) -> None:
@@ -283,18 +285,18 @@ class Reading:
         if after is not None:
             self._select(after)
         if self.cache is not None:
-            most = min(_GOES_ON[self.reader.model], tokens.shape[1])
-            if most < tokens.shape[1]:
-                return torch.cat([self.read(one) for one in tokens.split(most, 1)], 1)
-        number, before = tokens.shape[1], self.tokens
+            limit = min(_GOES_ON[self.reader.model], tokens.shape[1])
+            if limit < tokens.shape[1]:
+                return torch.cat([self.read(one) for one in tokens.split(limit, 1)], 1)
+        length, before = tokens.shape[1], self.tokens
         if before is not None:
             tokens = self.tokens = torch.cat([before, tokens], 1)
         out = self.reader.call(
-            tokens, past=self.cache, use_cache=before is None, last=number
+            tokens, past=self.cache, use_cache=before is None, last=length
         )
         if before is None:
             self.cache = cache_of(out)
-        log_p = self.reader.log_probs(out.logits[:, -number:])
+        log_p = self.reader.log_probs(out.logits[:, -length:])
         self.log_p = log_p[:, -1]
         return log_p
 
@@ -392,22 +394,22 @@ def goes_on_with(reader: CausalReader, cache: Any) -> int:
         return _GOES_ON[reader.model]
     plain = {DynamicLayer, DynamicSlidingWindowLayer}
     if not callable(getattr(cache, "reorder_cache", None)):
-        found = 0
+        limit = 0
     elif type(cache) is DynamicCache and {*map(type, cache.layers)} <= plain:
-        found = MANY
+        limit = MANY
     elif not _goes_on(reader, 1):
-        found = 0
+        limit = 0
     else:
-        found = MANY if _goes_on(reader, TRIED) else 1
-    if cache is not None and found < MANY:
+        limit = MANY if _goes_on(reader, TRIED) else 1
+    if cache is not None and limit < MANY:
         logger.warning(
             "%s, going on from what it keeps of a text, fails or has other scores than "
             "for the whole text at once: %s, which takes longer",
             reader.name,
-            "it is read token by token" if found else "texts are read anew",
+            "it is read token by token" if limit else "texts are read anew",
         )
-    _GOES_ON[reader.model] = found
-    return found
+    _GOES_ON[reader.model] = limit
+    return limit
 
 
 def _goes_on(reader: CausalReader, number: int) -> bool:
@@ -430,9 +432,9 @@ def _goes_on(reader: CausalReader, number: int) -> bool:
         raise  # fewer rows are read then, and tried again
     except Exception:  # of transformers or a network's own code
         return False
-    found = torch.cat(parts, 1)
+    continued = torch.cat(parts, 1)
     dtype = reader.mixed_precision or reader.model.dtype
-    return not bool(found.isnan().any()) and _alike(whole, found, dtype)
+    return not bool(continued.isnan().any()) and _alike(whole, continued, dtype)
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
@@ -464,5 +466,5 @@ def without_adapter(model: PreTrainedModel) -> PreTrainedModel:
 
 def cache_of(out: Any) -> Any:
     """Return the keys and values that a network returns, by either name, or None."""
-    found = getattr(out, "cache", None)
-    return getattr(out, "past_key_values", None) if found is None else found
+    returned = getattr(out, "cache", None)
+    return getattr(out, "past_key_values", None) if returned is None else returned

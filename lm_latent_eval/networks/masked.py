@@ -215,10 +215,10 @@ def scores_of(model: PreTrainedModel, mixed_precision: torch.dtype | None) -> Lo
     def logits(tokens: Tensor) -> Tensor:
         time = {"timesteps": torch.zeros(len(tokens), device=tokens.device)}
         with autocast(tokens.device, mixed_precision):
-            found: Tensor = model(
+            scores: Tensor = model(
                 input_ids=tokens, **(time if timed else {}), **more
             ).logits
-        return found
+        return scores
 
     return logits
 
@@ -267,7 +267,7 @@ class BlockCausal:
             (B, 1 + T - first, V).
         """
         prefixes, which = torch.unique(tokens[:, :first], dim=0, return_inverse=True)
-        found: list[Tensor] = []
+        parts: list[Tensor] = []
         order = which.argsort(stable=True)
         for n, prefix in enumerate(prefixes.tolist()):
             block = tokens[which == n, first:]
@@ -275,8 +275,8 @@ class BlockCausal:
             own = copy.deepcopy(cache)
             own.reorder_cache(torch.zeros(len(block), dtype=torch.long))
             scores = self._read(block, own).logits
-            found.append(torch.cat([last.expand(len(block), 1, -1), scores], 1))
-        return torch.cat(found)[order.argsort()]
+            parts.append(torch.cat([last.expand(len(block), 1, -1), scores], 1))
+        return torch.cat(parts)[order.argsort()]
 
     def _prefix(self, tokens: Tokens) -> tuple[Any, Tensor]:
         """Return keys and values of whole blocks, and the last place's scores."""
@@ -296,8 +296,8 @@ class BlockCausal:
     def _read(self, tokens: Tensor, cache: Any) -> Any:
         """Read on after what a cache holds, which then holds these as well."""
         before = 0 if cache is None else cache.get_seq_length()
-        place = torch.arange(before + tokens.shape[1], device=tokens.device)
-        block = place // self.block_length
+        position = torch.arange(before + tokens.shape[1], device=tokens.device)
+        block = position // self.block_length
         if cache is None and tokens.shape[1] <= self.block_length:
             block = torch.zeros_like(block)
         sees = block[None] <= block[before:, None]
@@ -310,7 +310,7 @@ class BlockCausal:
             return self.model(
                 input_ids=tokens,
                 attention_mask=mask.expand(len(tokens), 1, -1, -1),
-                position_ids=place[before:].expand(len(tokens), -1),
+                position_ids=position[before:].expand(len(tokens), -1),
                 use_cache=True,
                 **{cache_name(self.model): cache},
                 **self.more,

@@ -272,16 +272,16 @@ def text_ends(
     generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase
 ) -> list[int]:
     """Return the tokens that end a text by the network or the tokenizer."""
-    said = getattr(generation, "eos_token_id", None)
-    ids = said if isinstance(said, list) else [said]
+    own = getattr(generation, "eos_token_id", None)
+    ids = own if isinstance(own, list) else [own]
     return sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None})
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Hash a tokenizer."""
-    found = hashlib.sha256()
-    _add_tokenizer(found, tokenizer)
-    return found.hexdigest()[:16]
+    hashed = hashlib.sha256()
+    _add_tokenizer(hashed, tokenizer)
+    return hashed.hexdigest()[:16]
 
 
 def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -356,19 +356,19 @@ def configured_length(
 def digest_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """Hash configuration, weights and tokenizer; about a second a gigabyte."""
     config = model.config.to_dict()
-    said = {key: value for key, value in config.items() if key not in OF_FILES}
-    found = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())
+    kept = {key: value for key, value in config.items() if key not in OF_FILES}
+    hashed = hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode())
     for name, tensor in sorted(model.state_dict().items()):
         if not isinstance(tensor, Tensor) or tensor.is_meta or not tensor.numel():
             continue
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         flat = tensor.detach().reshape(-1).contiguous().cpu()
-        found.update(flat.view(torch.uint8).numpy().data)
-    _add_tokenizer(found, tokenizer)
-    return found.hexdigest()[:16]
+        hashed.update(flat.view(torch.uint8).numpy().data)
+    _add_tokenizer(hashed, tokenizer)
+    return hashed.hexdigest()[:16]
 
 
-def _add_tokenizer(found: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    found.update(digest(json.dumps(tokenizer.get_vocab(), sort_keys=True)).encode())
+def _add_tokenizer(hashed: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    hashed.update(digest(json.dumps(tokenizer.get_vocab(), sort_keys=True)).encode())
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    found.update((backend.to_str() if backend else "").encode())
+    hashed.update((backend.to_str() if backend else "").encode())

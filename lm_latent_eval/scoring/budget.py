@@ -78,9 +78,9 @@ def announce(
         # Beams have no log-weights, and filters have few.
         stored += kept * method.kept * len(lengths) * KEPT
     memory += stored
-    most = max((method.num_samples for method, _ in groups), default=0)
+    largest = max((method.num_samples for method, _ in groups), default=0)
     cost = (
-        f"up to {most:,} latents of {texts:,} text{'s' * (texts != 1)}: "
+        f"up to {largest:,} latents of {texts:,} text{'s' * (texts != 1)}: "
         f"{evaluations:,} evaluations of p(x, z), of {scored:,} words in all; "
         f"log-weights and latents take {_gigabytes(memory)} GB"
     )

@@ -89,8 +89,8 @@ class Calibration:
     def printed(self) -> float:
         """The median of the errors that estimates have, nats; NaN: none has one."""
         errors = [text.estimate.stderr for text in self.texts]
-        known = [error for error in errors if error is not None]
-        return statistics.median(known) if known else math.nan
+        finite = [error for error in errors if error is not None]
+        return statistics.median(finite) if finite else math.nan
 
 
 def written(
@@ -161,11 +161,11 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
     texts = [text for text, _ in drawn]
     missed = Missed([text.query for text in texts])
     method = Mixed(WIDER * (evaluation.options.num_samples or 1))
-    found = []
+    calibrated = []
     for text, answer in whole_texts(evaluation, texts, missed):
         with naming(text.query):
             one = evaluation.whole([text], "upper")
             upper = upper_bound(one, method, latents[text.name])
-        found.append(Calibrated(len(text.words), answer.estimate, upper))
+        calibrated.append(Calibrated(len(text.words), answer.estimate, upper))
     missed.tell()
-    return Calibration(found)
+    return Calibration(calibrated)

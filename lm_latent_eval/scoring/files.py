@@ -195,18 +195,18 @@ def keep(
     if output.exists() and not output.is_file():
         raise ValueError(f"--output {output}: estimates are kept in a regular file")
     file, journal = _file(output), _journal(output)
-    ours = texts_of(settings)
+    numbers = texts_of(settings)
     has_lines = _has_lines(output)
     if has_lines:
-        theirs, rows = file.read()
-        refuse_others(output, theirs, settings, KIND)
-        if sum(1 for _ in _answers(file, rows, ours)) == len(ours):
+        old_settings, rows = file.read()
+        refuse_others(output, old_settings, settings, KIND)
+        if sum(1 for _ in _answers(file, rows, numbers)) == len(numbers):
             if journal.path.exists():  # killed just before it was removed
                 remove([journal.path])
             return
     with journal.going_on(settings, "the estimates so far") as kept:
         left = every_text(settings)
-        for answer in _answers(journal, kept, ours):
+        for answer in _answers(journal, kept, numbers):
             left[answer.index] = False
 
         def add(row: Row) -> None:
@@ -226,7 +226,7 @@ def keep(
     remove([journal.path])
     if missed is not None:  # of all texts, not of those that were left
         raise MissedTextsError(
-            missed.names, missed.why, len(ours)
+            missed.names, missed.why, len(numbers)
         ) from missed.__cause__
 
 
@@ -252,10 +252,10 @@ def read_answers(path: Path) -> tuple[Settings, Iterator[Answer]]:
         file = _file(path)
     settings, rows = file.read()
     try:
-        ours = texts_of(settings)
+        numbers = texts_of(settings)
     except ValueError as err:
         raise file.not_one(f"its settings say {err}") from err
-    return settings, _answers(file, rows, ours)
+    return settings, _answers(file, rows, numbers)
 
 
 def is_there(path: Path) -> bool:
@@ -315,7 +315,7 @@ def together(shards: Mapping[Path, Record]) -> Record:
     answers = [answer for record in shards.values() for answer in record.answers]
     return replace(
         model,
-        settings={name: said for name, said in model.settings.items() if name != SHARD},
+        settings={name: v for name, v in model.settings.items() if name != SHARD},
         answers=sorted(answers, key=lambda answer: answer.index),
         finished=all(record.finished for record in shards.values()),
     )
@@ -411,7 +411,7 @@ class SeenTexts:
 
 
 def _answers(
-    file: Journal, rows: Iterable[tuple[int, Row]], ours: range
+    file: Journal, rows: Iterable[tuple[int, Row]], numbers: range
 ) -> Iterator[Answer]:
     """Yield the answers of rows, each with its line."""
     seen = bytearray()
@@ -420,7 +420,7 @@ def _answers(
             answer = answer_of(row)
         except ValueError as err:
             raise file.edited(line, str(err)) from err
-        if answer.index not in ours:
+        if answer.index not in numbers:
             raise file.edited(line, f"there is no text {answer.index}")
         seen.extend(bytes(max(0, answer.index + 1 - len(seen))))
         if seen[answer.index]:

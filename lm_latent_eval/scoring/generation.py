@@ -53,8 +53,8 @@ class GenerationOptions:
                 '{"until": ["."], "max_gen_toks": 32}'
             )
         name = "max_gen_toks" if "max_gen_toks" in kwargs else "max_new_tokens"
-        known = {"until", name, "do_sample", "temperature"}
-        if ignored := sorted(kwargs.keys() - known):
+        names = {"until", name, "do_sample", "temperature"}
+        if ignored := sorted(kwargs.keys() - names):
             logger.warning(
                 "generation arguments without effect: %s", ", ".join(ignored)
             )
@@ -64,18 +64,18 @@ class GenerationOptions:
             isinstance(until, list | tuple) and all(isinstance(s, str) for s in until)
         ):
             raise ValueError(f"until={until!r}: expected a string or a list of strings")
-        most = whole(name, kwargs.get(name, MOST_TOKENS), 1)
+        max_tokens = whole(name, kwargs.get(name, MOST_TOKENS), 1)
         sampling = kwargs.get("do_sample")
         temperature = at_least_0(
             "temperature", kwargs.get("temperature", 1.0 if sampling else 0.0)
         )
         if sampling is not None and not sampling:
             temperature = 0.0
-        return cls(tuple(stop for stop in until if stop), most, temperature)
+        return cls(tuple(stop for stop in until if stop), max_tokens, temperature)
 
     def stopped(self, text: str) -> tuple[str, bool]:
         """Return a text up to its first stop string, and whether it has one."""
-        cuts = [place for stop in self.until if (place := text.find(stop)) >= 0]
+        cuts = [start for stop in self.until if (start := text.find(stop)) >= 0]
         return text[: min(cuts, default=len(text))], bool(cuts)
 
 
@@ -182,7 +182,7 @@ def _written(
     texts: Sequence[Text],
 ) -> list[tuple[int, str]]:
     """Continue a batch of contexts, dropping finished ones."""
-    found = []
+    texts_written = []
     model, reader = evaluation.model, evaluation.reader
     particles, given = evaluation.read_contexts(texts)
     writing = [
@@ -212,7 +212,7 @@ def _written(
                 utterance.extend(row, float(u[0, 0]))
         for text, utterance in writing:
             if utterance.finished:
-                found.append((text.query.index, utterance.text()))
+                texts_written.append((text.query.index, utterance.text()))
         if all(utterance.finished for _, utterance in writing):
             break
         # The finished ones have no word to go on with, and leave the batch after it.
@@ -232,4 +232,4 @@ def _written(
         given = given and given.select(torch.tensor(rows))
         writing = [writing[row] for row in rows]
         read += 1
-    return found
+    return texts_written

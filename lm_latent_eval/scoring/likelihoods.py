@@ -95,8 +95,8 @@ def _not_exact_by_draws(method: Estimator, estimate: Estimate) -> Estimate:
     Raises:
         ValueError: If another package's estimator calls it so.
     """
-    ours = method.estimate.__module__.startswith(consistency.OURS)
-    if estimate.bound is Bound.EXACT and method.seeded and not ours:
+    is_ours = method.estimate.__module__.startswith(consistency.OURS)
+    if estimate.bound is Bound.EXACT and method.seeded and not is_ours:
         raise ValueError(
             f"estimator={method.name}: Estimate.exact of a text whose latents were "
             "drawn. Return Estimate.from_log_weights, or, where random numbers move "

@@ -205,8 +205,8 @@ def monte_carlo_error(totals: Totals) -> float | str:
     error = _rate(CorpusRate.perplexity, totals, "tokens", others)
     assert error.monte_carlo_stderr is not None
     share = rate.value / error.value * tokens / totals.total("tokens")
-    theirs = share * error.monte_carlo_stderr
-    return f"{unknown}; {theirs:.2g} by the others" if theirs < math.inf else unknown
+    partial = share * error.monte_carlo_stderr
+    return f"{unknown}; {partial:.2g} by the others" if partial < math.inf else unknown
 
 
 @metric("token_perplexity_draws_error")

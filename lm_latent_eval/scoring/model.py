@@ -116,16 +116,16 @@ class LatentModel:
                 for n, (context, text) in enumerate(zip(contexts, texts, strict=True))
             ]
             answers = scorer.score_continuations(queries)
-        found: dict[int, Answer] = {}
+        by_index: dict[int, Answer] = {}
         with noting_progress(
-            found, texts, f"texts were scored, and are lost: {KEEPING}"
+            by_index, texts, f"texts were scored, and are lost: {KEEPING}"
         ):
             try:
                 for answer in answers:
-                    found[answer.index] = answer
+                    by_index[answer.index] = answer
             except MissedTextsError as err:
-                raise err.leaving(found, len(texts)) from err.__cause__
-        return [found[n].estimate for n in range(len(texts))]
+                raise err.leaving(by_index, len(texts)) from err.__cause__
+        return [by_index[n].estimate for n in range(len(texts))]
 
     def surprisal(
         self,

@@ -35,8 +35,8 @@ BOUNDS = ("lower", "both")
 
 def estimator_names() -> list[str]:
     """List what ``estimator`` can be: ours first."""
-    ours = ["auto", *ESTIMATORS.ours]
-    return [*ours, *(name for name in ESTIMATORS.names() if name not in ours)]
+    own = ["auto", *ESTIMATORS.ours]
+    return [*own, *(name for name in ESTIMATORS.names() if name not in own)]
 
 
 def _name(name: str, value: Any) -> str | None:

@@ -222,13 +222,13 @@ def read(path: Path) -> list[Record]:
     empty: Row = {"log_weights": [], "at_least": None, "at_most": None}
     rows = file.rows(SCHEMA, optional=_ONLY_WHERE_KNOWN)
     answers: dict[tuple[int, int], Answer] = {}
-    for number, row in enumerate(rows, start=1):
+    for line, row in enumerate(rows, start=1):
         try:
             answer = answer_of({**empty, **row})
             if (answer.index, answer.option) in answers:
                 raise ValueError("the same document and option as one before")
         except ValueError as err:
-            raise ValueError(f"{path}, row {number}: {err}") from err
+            raise ValueError(f"{path}, row {line}: {err}") from err
         answers[answer.index, answer.option] = answer
     finished = not settings.get(WITHOUT_NUMBER)
     return [Record(task, settings, [*answers.values()], finished)]

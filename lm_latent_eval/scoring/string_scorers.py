@@ -149,8 +149,8 @@ class CausalLMScorer:
             )
 
         wanted = [((start,), each) for each in ids if each]
-        found = iter(self._reader.score(wanted, self.batch_size, refusal))
-        return [next(found) if each else TokenScores((), ()) for each in ids]
+        scores = iter(self._reader.score(wanted, self.batch_size, refusal))
+        return [next(scores) if each else TokenScores((), ()) for each in ids]
 
     @cached_property
     def _reader(self) -> CausalReader:
@@ -177,8 +177,8 @@ def causal_record(directory: Path, texts: Sequence[str]) -> Record:
         "tokens_are": NO_END,
     }
     answers = [
-        replace(Answer.exact(each.total, text), index=place)
-        for place, (text, each) in enumerate(zip(texts, scores, strict=True))
+        replace(Answer.exact(each.total, text), index=n)
+        for n, (text, each) in enumerate(zip(texts, scores, strict=True))
     ]
     return Record(TASK, settings, answers)
 

@@ -192,16 +192,16 @@ def _handlers() -> Iterator[None]:
         raise TimeoutError(f"no answer within {START:g} seconds")
 
     both = signal.SIGTERM, signal.SIGALRM
-    before = {number: signal.getsignal(number) for number in both}
+    before = {signum: signal.getsignal(signum) for signum in both}
     signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, START)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
+        for signum, handler in before.items():
             if handler is not None:
-                signal.signal(number, handler)
+                signal.signal(signum, handler)
 
 
 def _rows(
@@ -216,8 +216,8 @@ def _rows(
             "RAY_ADDRESS=auto"
         )
     # One processor more than there are workers: what cuts blocks needs one.
-    ours = not ray.is_initialized()
-    if ours:
+    starts_ray = not ray.is_initialized()
+    if starts_ray:
         _start(ray, None if "RAY_ADDRESS" in os.environ else workers + 1, output)
     # Ray hides from a worker all GPUs but its own, which is the first that it sees.
     opening = replace(opening, device="cuda") if opening.needs_gpu else opening
@@ -258,7 +258,7 @@ def _rows(
             "and the same command goes on from there, with --workers or without"
         ) from err
     finally:
-        if ours:
+        if starts_ray:
             ray.shutdown()
 
 

@@ -65,9 +65,9 @@ def refusing(arguments: Mapping[str, Any], options: Sequence[str]) -> Iterator[N
     try:
         yield
     except (AttributeError, TypeError, StrictDataclassError) as err:
-        found = UNEXPECTED.search(str(err))
-        if found and found[1] in others:
-            raise ValueError(_unknown(found[1], options)) from err
+        match = UNEXPECTED.search(str(err))
+        if match and match[1] in others:
+            raise ValueError(_unknown(match[1], options)) from err
         if not others:
             raise
         given = ", ".join(f"{name}={arguments[name]!r}" for name in others)
@@ -117,8 +117,8 @@ def _converted(name: str, value: Any, declared: inspect.Parameter) -> Any:
     if "torch.dtype" in kinds:
         return _dtype(name, value)
     if "str" in kinds:
-        number = isinstance(value, int) and not isinstance(value, bool)
-        return value if number and "int" in kinds else _text(name, value, kinds)
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return value if is_number and "int" in kinds else _text(name, value, kinds)
     if "int" in kinds:
         return whole(name, value, least=int(name == "max_length"))
     if annotation.startswith("dict") and not isinstance(value, Mapping):
@@ -251,11 +251,11 @@ class Wrapper(Backend):
             mixed_precision=self._loaded.mixed_precision_dtype,
         )
 
-    def _refuse_misspelled(self, arguments: dict[str, Any], ours: Any) -> None:
+    def _refuse_misspelled(self, arguments: dict[str, Any], own: Any) -> None:
         """Refuse misspelled options; pass on arguments of transformers."""
-        known = inspect.signature(HFLM.__init__).parameters
-        for name in arguments.keys() - known.keys():
-            if near := difflib.get_close_matches(name, ours, n=1, cutoff=0.8):
+        declared = inspect.signature(HFLM.__init__).parameters
+        for name in arguments.keys() - declared.keys():
+            if near := difflib.get_close_matches(name, own, n=1, cutoff=0.8):
                 raise ValueError(
                     f"{name!r} is not an argument of {self._alias}: did you mean "
                     f"{near[0]}?"

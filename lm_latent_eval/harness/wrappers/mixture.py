@@ -213,10 +213,10 @@ class _Component:
             wrong = next((word for word in given if f"'{word}'" in str(err)), None)
             if wrong is None or "unexpected keyword" not in str(err):
                 raise
-            ours = ("mixture", "base", "trust_retriever", "log_weights", *SIZES)
+            own = ("mixture", "base", "trust_retriever", "log_weights", *SIZES)
             raise ValueError(
                 f"{wrong!r} is not an argument of latent_mixture, which takes "
-                f"{', '.join(ours)} and those of base={name}, nor of that"
+                f"{', '.join(own)} and those of base={name}, nor of that"
             ) from err
         if _normalization([loaded]) is Normalization.UNNORMALISED:
             raise ValueError(

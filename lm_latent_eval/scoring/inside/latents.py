@@ -68,12 +68,12 @@ def best_latents(
     )
     log_p = log_p.masked_fill(score.isneginf(), -torch.inf)[0]
     total = log_p.logsumexp(0).item()
-    found = []
+    best = []
     for k in log_p.argsort(descending=True, stable=True)[:top].tolist():
         if log_p[k].isneginf():
             break
         one = rebuilt(beam.latents, [part[:1, k : k + 1] for part in parts])
         value = log_p[k].item()
         description = model.describe(words, one, evaluation.reader.decode)
-        found.append(BestLatent(value, math.exp(value - total), not cut, description))
-    return BestLatents(text.query.index, words, found)
+        best.append(BestLatent(value, math.exp(value - total), not cut, description))
+    return BestLatents(text.query.index, words, best)

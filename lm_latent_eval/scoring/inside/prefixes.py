@@ -90,7 +90,7 @@ def divided(cut: Cutter, regions: Regions) -> list[Sentence]:
     texts = cut.whole(regions.query)
     with naming(regions.query):
         reading = cut.reader(regions.query.text)
-    found, first = [], 0
+    divided_sentences, first = [], 0
     for n, text in enumerate(texts):
         num_words = min(len(text.words), len(reading.ids) - first)
         last = first + num_words
@@ -100,29 +100,29 @@ def divided(cut: Cutter, regions: Regions) -> list[Sentence]:
         if len(text.words) > num_words or any(spacing[num_words:]):
             owners.append(None)
         groups = []
-        for owner, places in groupby(range(len(owners)), owners.__getitem__):
-            some = [*places]
+        for owner, positions in groupby(range(len(owners)), owners.__getitem__):
+            members = [*positions]
             group = Group(
                 owner,
-                min(some[-1] + 1, len(text.words)),
-                math.fsum(spacing[some[0] : some[-1] + 1]),
-                sum(_is_unknown(reading, first + m) for m in some if m < num_words),
+                min(members[-1] + 1, len(text.words)),
+                math.fsum(spacing[members[0] : members[-1] + 1]),
+                sum(_is_unknown(reading, first + m) for m in members if m < num_words),
             )
             groups.append(group)
-        found.append(Sentence(text, groups))
+        divided_sentences.append(Sentence(text, groups))
         first = last
-    return found
+    return divided_sentences
 
 
 def _owner(regions: Regions, end: int) -> int | None:
     """Return which region a word that ends there belongs to; None: none any more."""
-    place = bisect_left(regions.ends, end)
-    return place if place < len(regions.ends) else None
+    owner = bisect_left(regions.ends, end)
+    return owner if owner < len(regions.ends) else None
 
 
-def _is_unknown(reading: Reading, place: int) -> bool:
-    left_out = bool(reading.left_out) and reading.left_out[place] > 0
-    return bool(reading.log_unknown[place] or reading.unspelled[place] or left_out)
+def _is_unknown(reading: Reading, word: int) -> bool:
+    left_out = bool(reading.left_out) and reading.left_out[word] > 0
+    return bool(reading.log_unknown[word] or reading.unspelled[word] or left_out)
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,9 @@ class Prefixes:
             ValueError: If the model gives prefixes no probability.
         """
         self.evaluation.refuse_parts("a word after the words before it")
-        sentences = {s.text.name: s for some in texts for s in some}
-        waiting = {some[0].text.query.index: len(some) for some in texts if some}
-        found: dict[int, list[tuple[int, RegionScore]]] = {}
+        sentences = {s.text.name: s for parts in texts for s in parts}
+        waiting = {parts[0].text.query.index: len(parts) for parts in texts if parts}
+        by_query: dict[int, list[tuple[int, RegionScore]]] = {}
         words = sum(len(s.text.words) for s in sentences.values())
         with self.evaluation.bar(words, "words") as bar:
             ordered = [sentence.text for sentence in sentences.values()]
@@ -154,12 +154,12 @@ class Prefixes:
                 query = text.query
                 with missed.aside(query):
                     scored = self._scored(sentences[text.name], rows)
-                    found.setdefault(query.index, []).extend(
+                    by_query.setdefault(query.index, []).extend(
                         (text.sentence, score) for score in scored
                     )
                     waiting[query.index] -= 1
                 if not waiting[query.index]:
-                    yield query.index, _together(found.pop(query.index))
+                    yield query.index, _together(by_query.pop(query.index))
 
     def _weighed(
         self, texts: list[Text], sentences: dict[str, Sentence], bar: tqdm
@@ -185,7 +185,7 @@ class Prefixes:
     ) -> list[Rows]:
         """Read texts word by word."""
         begun, _ = self.evaluation.read_contexts(texts)
-        found = [Rows({0: row}) for row in begun.log_w.cpu()]
+        rows = [Rows({0: row}) for row in begun.log_w.cpu()]
         batch = self.evaluation.collate(texts)
         going_on = self.evaluation.continued(texts, batch, [0] * len(texts))
         lengths, reading = batch.on_host[1], torch.arange(len(texts))
@@ -196,11 +196,11 @@ class Prefixes:
             begun = method.extend(piece, before)
             log_w = begun.log_w.cpu()
             for b in reading[self._refuted(method, piece, before, log_w)].tolist():
-                found[b].refuted = min(found[b].refuted, t + 1)
+                rows[b].refuted = min(rows[b].refuted, t + 1)
             for b, row in zip(reading.tolist(), log_w, strict=True):
                 if t + 1 in stops[texts[b].name]:
-                    found[b].log_w[t + 1] = row
-        return found
+                    rows[b].log_w[t + 1] = row
+        return rows
 
     def _refuted(
         self,
@@ -280,16 +280,16 @@ class Prefixes:
 
     def _scored(self, sentence: Sentence, rows: Rows) -> list[RegionScore]:
         method, before, spacing = self.evaluation.method, 0, 0.0
-        found = []
+        scores = []
         for group in sentence.groups:
             words, after = group.stop - before, spacing + group.log_spacing
             whole, prefix = rows.log_w[group.stop] + after, rows.log_w[before] + spacing
             estimate = difference(method, whole, prefix, words)
             if group.stop >= rows.refuted:
                 estimate = replace(estimate, stderr=None, replicates=())
-            found.append(RegionScore(group.number, estimate, group.unknown))
+            scores.append(RegionScore(group.number, estimate, group.unknown))
             before, spacing = group.stop, after
-        return found
+        return scores
 
 
 def difference(
@@ -319,16 +319,16 @@ def log_ratio(method: Estimator, log_w: Tensor, log_w_prefix: Tensor) -> float:
 
 def _together(scores: Sequence[tuple[int, RegionScore]]) -> list[RegionScore]:
     """Put the sentences of a text together; regions that lie in two are multiplied."""
-    found: list[RegionScore] = []
+    joined: list[RegionScore] = []
     for _, score in sorted(scores, key=lambda pair: pair[0]):
-        same = [n for n, other in enumerate(found) if other.number == score.number]
+        same = [n for n, other in enumerate(joined) if other.number == score.number]
         if score.number is None or not same:
-            found.append(score)
+            joined.append(score)
             continue
-        other = found[same[0]]
-        found[same[0]] = replace(
+        other = joined[same[0]]
+        joined[same[0]] = replace(
             other,
             estimate=Estimate.product([other.estimate, score.estimate]),
             unknown=other.unknown + score.unknown,
         )
-    return found
+    return joined

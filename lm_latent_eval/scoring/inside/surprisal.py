@@ -71,8 +71,8 @@ def table(
             scored.
     """
     cut = _divided(texts, regions)
-    found = dict(_rows(scorer, cut))
-    return _frame(row for n in range(len(texts)) for row in found[n])
+    rows = dict(_rows(scorer, cut))
+    return _frame(row for n in range(len(texts)) for row in rows[n])
 
 
 def _frame(rows: Iterable[Row]) -> pd.DataFrame:
@@ -106,12 +106,12 @@ def _rows(
 
 
 def _row(regions: Regions, score: RegionScore, policy: str) -> Row:
-    estimate, number = score.estimate, score.number
+    estimate, region = score.estimate, score.number
     nats, error = -estimate.log_evidence, estimate.stderr
-    string = None if number is None else regions.strings[number]
+    string = None if region is None else regions.strings[region]
     return {
         "text_id": regions.query.index,
-        "word_number": None if number is None else number + 1,
+        "word_number": None if region is None else region + 1,
         "word": END if string is None else string,
         "surprisal_bits": nats / math.log(2),
         "surprisal_nats": nats,
@@ -216,8 +216,8 @@ def write(
         "regions": regions,
         **scorer.fingerprint,
     }
-    there = resolved(output)
-    journal = Journal(there.with_name(f"{there.name}{UNFINISHED}"), KIND, FORMAT)
+    target = resolved(output)
+    journal = Journal(target.with_name(f"{target.name}{UNFINISHED}"), KIND, FORMAT)
     found: dict[int, list[Row]] = {}
     missed: MissedTextsError | None = None
     with journal.going_on(settings, "the texts so far") as kept:
@@ -249,5 +249,5 @@ def write(
 
 def shown(frame: pd.DataFrame) -> str:
     """Return the words of a table with surprisal and error, as plain text."""
-    some = frame[["text_id", "word", "surprisal_bits", "error_bits", "unknown"]]
-    return str(some.to_string(index=False, na_rep="N/A", float_format="{:.4f}".format))
+    part = frame[["text_id", "word", "surprisal_bits", "error_bits", "unknown"]]
+    return str(part.to_string(index=False, na_rep="N/A", float_format="{:.4f}".format))
