@@ -74,6 +74,8 @@ def cache_folder() -> Path | None:
         folder = base / "lm_latent_eval" / _digest()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
+            if not any(folder.rglob("*.nbi")):
+                _LOG.warning("loops are compiled, once a version: about a minute")
             return folder
     except (OSError, RuntimeError) as err:  # RuntimeError: there is no home
         _LOG.warning(

@@ -171,7 +171,7 @@ FEW_WEIGHTS = 2_000_000
 logger = logging.getLogger(__name__)
 
 
-def use_one_thread(model: object, device: torch.device) -> None:
+def use_one_thread(model: nn.Module, device: torch.device) -> None:
     """Compute a small network on one processor by one thread, with a log message.
 
     Threads that wait for each other keep the processor busy: for operations this small
@@ -180,12 +180,13 @@ def use_one_thread(model: object, device: torch.device) -> None:
     """
     if device.type != "cpu" or {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & {*os.environ}:
         return
-    if not isinstance(model, nn.Module) or torch.get_num_threads() == 1:
+    if torch.get_num_threads() == 1:
         return
     weights = sum(parameter.numel() for parameter in model.parameters())
     if weights < FEW_WEIGHTS:
         torch.set_num_threads(1)
-        logger.info(
+        # lm-eval prints what its own loggers inform of, and of others warnings alone.
+        logging.getLogger("lm_eval.latent").info(
             "one thread: a network of %s weights gains nothing by more "
             "(OMP_NUM_THREADS sets another number)",
             f"{weights:,}",

@@ -31,7 +31,7 @@ from lm_latent_eval.devices import (
     widened,
 )
 from lm_latent_eval.estimators import log_evidence
-from lm_latent_eval.harness.backends import Latent
+from lm_latent_eval.harness.backends import Latent, LatentKGLM
 from lm_latent_eval.inference import ParticleFilter, estimator_named
 from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.interface import Texts
@@ -457,16 +457,18 @@ def two_threads(monkeypatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(
-    "width, chosen, threads", [(8, False, 1), (2000, False, 2), (8, True, 2)]
-)
-def test_a_small_network_has_one_thread_where_nobody_chose(
-    width, chosen, threads, two_threads, monkeypatch
-):
-    if chosen:
-        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+@pytest.mark.parametrize("width, threads", [(8, 1), (2000, 2)])
+def test_a_small_network_has_one_thread(width, threads, two_threads):
     use_one_thread(torch.nn.Linear(width, width), torch.device("cpu"))
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_backend_has_one_thread_where_nobody_chose(chosen, two_threads, monkeypatch):
+    if chosen:
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    LatentKGLM(device="cpu")  # the embedded one
+    assert torch.get_num_threads() == (2 if chosen else 1)
 
 
 if __name__ == "__main__":

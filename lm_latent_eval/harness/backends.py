@@ -15,6 +15,7 @@ from lm_latent_eval.devices import use_one_thread
 from lm_latent_eval.harness.backend import LM_EVAL_DEVICE, Backend
 from lm_latent_eval.harness.processes import Processes
 from lm_latent_eval.models import without_prefix
+from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.scoring.opening import open_model, scorer_of
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
 
@@ -65,7 +66,8 @@ class Latent(Backend):
             dtype=parse_dtype(dtype),
             device=where,
         )
-        use_one_thread(self.checkpoint, where)
+        if isinstance(self.checkpoint, Checkpoint):
+            use_one_thread(self.checkpoint.model, where)
         scorer = scorer_of(
             self.checkpoint,
             options,
