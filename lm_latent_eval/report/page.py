@@ -36,18 +36,16 @@ from lm_latent_eval.report.compare.text import (
     BOUNDS,
     ERRORS,
     RANKED,
-    better_of,
-    difference_of,
+    difference_rows,
     rows_of_tasks,
-    span,
     texts_of,
 )
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import RATES, numbers
-from lm_latent_eval.report.tables import error, frame, one_line, readable
+from lm_latent_eval.report.tables import filled, one_line, readable
 from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import Answer
-from lm_latent_eval.scoring.metrics import CERTIFIED, UNKNOWN
+from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.totals import Totals
 
 WORST = 20
@@ -150,8 +148,7 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], Any]:
     A number has the decimals of its own error: a column that begins with ``±`` has the
     errors of the one before.
     """
-    table = frame(rows)
-    table = table.loc[:, ~table.map(lambda cell: cell in (None, "", UNKNOWN)).all()]
+    table = filled(rows)
     before, errors = "", dict(ERRORS)
     for name in table.columns:
         if not name.startswith("±"):
@@ -222,23 +219,8 @@ def _verdicts(task: str, compared: Sequence[Comparison], points: float | None) -
             for name, value in each.models
         ],
         "charts": drawn,
-        "differences": [_difference(each) for each in compared],
+        "differences": [row for each in compared for row in difference_rows(each)],
         "notes": [*dict.fromkeys(note for each in compared for note in each.notes)],
-    }
-
-
-def _difference(each: Comparison) -> dict[str, Any]:
-    """Return a row of the table of differences: first what decides."""
-    d, clusters = each.difference, each.in_clusters
-    return {
-        "difference of": each.pair,
-        each.metric: difference_of(each),
-        "at 95 %": span(each),
-        "better": better_of(each),
-        "over draws": f"± {error(d.draws_stderr)}",
-        f"over {each.units}": f"± {error(d.texts_stderr)}",
-        "p": error(each.p),
-        each.units: f"{d.num_texts:,}" + (f", {clusters}" if clusters else ""),
     }
 
 

@@ -142,6 +142,12 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return table.where(table.notna(), None)
 
 
+def filled(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Make a table of rows, without the columns in which no row has anything."""
+    table = frame(rows)
+    return table.loc[:, ~table.isin((None, "", "N/A")).all()]
+
+
 def rendered(table: pd.DataFrame, kind: str, errors: Errors | None = None) -> str:
     r"""Return a table as ``text`` (Markdown), ``csv`` or ``latex``.
 
@@ -227,7 +233,7 @@ def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
 
 def aligned_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return rows that name their columns as lines of a terminal, below a head."""
-    table = frame(rows).fillna("").astype(str)
+    table = filled(rows).fillna("").astype(str)
     return aligned([[*table.columns], *table.to_numpy().tolist()])
 
 

@@ -39,11 +39,11 @@ def shown(capsys, *arguments):
 
 def test_passages_are_clusters_by_themselves(capsys, refused):
     out = shown(capsys, *INSPECT)
-    assert "mill: 20 questions, 10 clusters (passage), match" in out
+    assert "mill: 20 questions in 10 clusters (passage)" in out
     assert "Undecided: inspect_good has" in out, "of ten clusters"
     assert "over answers" in out
     alone = shown(capsys, *INSPECT, "--cluster", "none")
-    assert "mill: 20 questions, match" in alone
+    assert "mill: 20 questions\n" in alone
     said = refused("compare", *INSPECT, "--cluster", "topic")
     assert "they say passage" in said
 
@@ -166,7 +166,7 @@ def test_written_answers_of_lm_eval(capsys, refused, tmp_path):
     a = generated(tmp_path / "a", [sample(n, float(n % 5 > 0)) for n in range(40)])
     b = generated(tmp_path / "b", [sample(n, 0.5, **repeats) for n in range(40)])
     out = shown(capsys, a, b)
-    assert "said: 40 questions, 20 clusters (context), exact_match" in out
+    assert "said: 40 questions in 20 clusters (context)" in out
     assert "+30.0%" in out
     assert "over answers" in out
     assert "+15.0%" in shown(capsys, a, b, "--metric", "f1")

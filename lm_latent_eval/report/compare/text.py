@@ -16,11 +16,10 @@ from lm_latent_eval.report.compare.analysis import (
     rank,
     standings,
 )
-from lm_latent_eval.report.compare.comparison import Comparison, Measure
+from lm_latent_eval.report.compare.comparison import Comparison
 from lm_latent_eval.report.compare.sides import Side
 from lm_latent_eval.report.tables import (
     Errors,
-    aligned,
     aligned_rows,
     error,
     one_line,
@@ -92,17 +91,9 @@ def as_text(comparisons: Sequence[Comparison]) -> str:
 
     Names of tasks, models and estimators come from files, and command no terminal.
     """
-    if len(by_task(comparisons)) > 1:
-        blocks = [_lines_of_tasks(comparisons)]
-    else:
-        blocks = [_lines_of(each) for each in comparisons]
-        for ranking in rank(comparisons):
-            cells = [["", ranking.metric, "not told apart"]]
-            for n, (name, value) in enumerate(ranking.models, start=1):
-                cells.append([f"{n}. {name}", f"{value:.4f}", ranking.letters[name]])
-            head = f"{ranking.task}: ranking"
-            blocks.append([head, *aligned(cells), ranking.verdict])
-    return "\n\n".join("\n".join(map(one_line, lines)) for lines in blocks)
+    one_task = len(by_task(comparisons)) == 1
+    lines = (_lines_of if one_task else _lines_of_tasks)(comparisons)
+    return "\n".join(map(one_line, lines))
 
 
 # -- several tasks ---------------------------------------------------------------------
@@ -200,68 +191,87 @@ def _line(side: Side) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _lines_of(each: Comparison) -> list[str]:
-    """Return what two sides have in a task, how far they are apart, and the verdict."""
-    d, right, clusters = each.difference, each.accuracy, each.in_clusters
-    about = f", {clusters}, {each.metric}" if clusters else f", {each.metric}"
-    if each.is_of_texts:
-        units = [name.removeprefix("bits a ") + "s" for name in each.measures]
-        counts = ", ".join(f"{each.parts[unit].sum():,} {unit}" for unit in units)
-        about = f" in {clusters}, {counts}" if clusters else f", {counts}"
-    beside = ["", ""] if each.is_of_texts else [""]
-    if right:
-        beside = ["alone", "of these within Monte Carlo error", ""]
-    cells = [["", *(["right"] if right else each.measures), *beside]]
-    for n, side in enumerate(each.sides):
-        rates = [_rate(each, measure, n) for measure in each.measures.values()]
-        more = [BOUNDS[side.bound]] if each.is_of_texts else []
-        if right:
-            accuracy, total = right.accuracy[n], right.num_questions
-            low, high = wilson(round(accuracy * total), total)
-            rates = [f"{accuracy:.1%} ({low:.0%} to {high:.0%})"]
-            more = [f"{(right.only_a, right.only_b)[n]:,}", f"{each.uncertain[n]:,}"]
-        cells.append([side.name, *rates, *more, described(side, each.sides)])
-    cells += [[*row, *[""] * len(beside)] for row in _differences(each)]
-    lines = [f"{each.task}: {d.num_texts:,} {each.units}{about}", *aligned(cells)]
-    if each.is_of_texts:
-        a, b = (side.name for side in each.sides)
-        ties = int((each.parts["bits"] == 0).sum())
-        halves = f", half of {ties:,} equal ones counted" if ties else ""
-        lines.append(
-            f"  {a} takes less than {b} on {d.share_won:.1%} of the texts{halves}."
-        )
-        lines += _line_of_gap(each)
-    return [*lines, *(f"  {note}" for note in each.notes), each.verdict]
+def side_rows(compared: Sequence[Comparison]) -> list[dict[str, str]]:
+    """Return a row a side: its rates, how they bound the truth, and its model."""
+    sides = [*{side.name: side for each in compared for side in each.sides}.values()]
+    rows: dict[tuple[str, int], dict[str, str]] = {}
+    for each in compared:
+        for n, side in enumerate(each.sides):
+            row = {"": side.name}
+            for name, measure in each.measures.items():
+                row[name] = _score(each, measure.means[n], name)
+                runs = measure.rates[n]
+                if len(runs) > 1:
+                    row[name] += f" (runs: ± {_size(each, runs.std().item())})"
+            if right := each.accuracy:
+                share, total = right.accuracy[n], right.num_questions
+                low, high = wilson(round(share * total), total)
+                row[each.metric] += f" ({low:.0%} to {high:.0%})"
+            if each.is_of_texts:
+                row["bound"] = BOUNDS[side.bound]
+            row["model"] = described(side, sides)
+            # Pairs of unfinished runs share other texts.
+            rows.setdefault((side.name, each.difference.num_texts), row)
+    return [*rows.values()]
 
 
-def _rate(each: Comparison, measure: Measure, n: int) -> str:
-    if not each.is_of_texts:
-        return _score(each, measure.means[n])
-    runs, rate = measure.rates[n], shown(measure.means[n], measure.difference.stderr)
-    return f"{rate} (runs: ± {error(runs.std().item())})" if len(runs) > 1 else rate
-
-
-def _differences(each: Comparison) -> list[list[str]]:
-    """Return the rows of a table that tell the differences, a cell a measure."""
-    differences = [measure.difference for measure in each.measures.values()]
+def difference_rows(each: Comparison) -> list[dict[str, str]]:
+    """Return a row a measure of a difference: first what decides."""
     together = "" if each.adjusted is None else ", all together"
-    spans = [f"  at 95 %{together}", *(span(each, name) for name in each.measures)]
-    if each.is_of_texts:
-        rows = [
-            [each.pair, *(with_error(d.value, d.stderr, "+") for d in differences)],
-            ["  over draws", *(f"± {error(d.draws_stderr)}" for d in differences)],
-            ["  over texts", *(f"± {error(d.texts_stderr)}" for d in differences)],
-            spans,
-        ]
-    else:
-        rows = [[each.pair, difference_of(each)], spans]
+    right, clusters = each.accuracy, each.in_clusters
+    of_draws = [f"{n:,}" for n in each.uncertain]
+    rows = []
+    for name, measure in each.measures.items():
+        d = measure.difference
+        row = {
+            "difference of": each.pair,
+            "value": f"{difference_of(each, name)} {name}",
+            f"at 95 %{together}": span(each, name),
+            "better": better_of(each) if name == each.metric else "",
+            "over draws": f"± {_size(each, d.draws_stderr)}",
+            f"over {each.units}": f"± {_size(each, d.texts_stderr)}",
+        }
         if any(each.repeats):
-            size = _size(each, math.hypot(*each.repeats))
-            rows.append(["  over answers", f"± {size}"])
-    if any(d.runs_stderr for d in differences):
-        sizes = [f"± {_size(each, d.runs_stderr)}" for d in differences]
-        rows.append(["  over runs", *sizes])
+            row["over answers"] = f"± {_size(each, math.hypot(*each.repeats))}"
+        if d.runs_stderr:
+            row["over runs"] = f"± {_size(each, d.runs_stderr)}"
+        if right:
+            row["alone right"] = f"{right.only_a:,}, {right.only_b:,}"
+            row["within Monte Carlo error"] = ", ".join(of_draws)
+        row["p"] = error(each.p) if name == each.metric else ""
+        row[each.units] = f"{d.num_texts:,}" + (f", {clusters}" if clusters else "")
+        rows.append(row)
     return rows
+
+
+def _lines_of(compared: Sequence[Comparison]) -> list[str]:
+    """Return the sides of a task, how far they are apart, and the verdicts."""
+    first = compared[0]
+    head = f"{first.task}: {first.difference.num_texts:,} {first.units}"
+    head += f" in {first.in_clusters}" if first.in_clusters else ""
+    for unit in ("bytes", "words", "tokens") if first.is_of_texts else ():
+        if f"bits a {unit.removesuffix('s')}" in first.measures:
+            head += f", {first.parts[unit].sum():,} {unit}"
+    differences = [row for each in compared for row in difference_rows(each)]
+    lines = [
+        *(head, *aligned_rows(side_rows(compared)), ""),
+        *(*aligned_rows(differences), ""),
+    ]
+    for each in compared:
+        lines += _lines_of_gap(each)
+    notes = dict.fromkeys(note for each in compared for note in each.notes)
+    lines += [*(f"  {note}" for note in notes), *(each.verdict for each in compared)]
+    for ranking in rank(compared):
+        rows = [
+            {
+                "": f"{n}. {name}",
+                ranking.metric: f"{value:.4f}",
+                "not told apart": ranking.letters[name],
+            }
+            for n, (name, value) in enumerate(ranking.models, start=1)
+        ]
+        lines += ["", f"{first.task}: ranking", *aligned_rows(rows), ranking.verdict]
+    return lines
 
 
 MOST = 5
@@ -279,30 +289,38 @@ def _by_size(parts: pd.DataFrame) -> pd.DataFrame:
     return parts.sort_values("bits", key=abs, ascending=False, kind="stable")
 
 
-def _line_of_gap(compared: Comparison) -> list[str]:
-    every = compared.parts["bits"]
+def _lines_of_gap(compared: Comparison) -> list[str]:
+    """Say how many texts one side wins, and where the difference is."""
+    if not compared.is_of_texts:
+        return []
+    (a, b), every = compared.sides, compared.parts["bits"]
+    ties, won = int((every == 0).sum()), compared.difference.share_won
+    halves = f", half of {ties:,} equal ones counted" if ties else ""
+    lines = [f"  {a.name} takes less than {b.name} on {won:.1%} of the texts{halves}."]
     total = math.fsum(every)
     same = _by_size(compared.parts[every * total > 0])
     if same.empty:
-        return []
+        return lines
     half = int((same["bits"].cumsum().abs() < abs(total) / 2).sum()) + 1
     most = ", ".join(
         f"{part.name} ({with_error(part.bits, part.draws_stderr, '+')} bits)"
         for part in same.head(3).itertuples(index=False)
     )
     where = f"is in {half:,} of {len(every):,} texts; most in {most}"
-    return [f"  Half of {compared.pair} {where}."]
+    return [*lines, f"  Half of {compared.pair} {where}."]
 
 
 def better_of(each: Comparison) -> str:
     return each.better or ("equal" if each.is_equal else "undecided")
 
 
-def difference_of(each: Comparison) -> str:
-    value = each.difference.value
+def difference_of(each: Comparison, measure: str | None = None) -> str:
+    name = measure or each.metric
+    d = each.measures[name].difference
+    stderr = each.stderr if name == each.metric else d.stderr
     if not each.is_share:
-        return with_error(value, each.stderr, "+")
-    return f"{value:+.1%} ± {each.stderr:.1%}"
+        return with_error(d.value, stderr, "+")
+    return f"{d.value:+.1%} ± {stderr:.1%}"
 
 
 def span(each: Comparison, measure: str | None = None) -> str:
@@ -317,9 +335,10 @@ def span(each: Comparison, measure: str | None = None) -> str:
     return " to ".join(shown(end, stderr, sign="+") for end in ends)
 
 
-def _score(each: Comparison, value: float) -> str:
+def _score(each: Comparison, value: float, measure: str | None = None) -> str:
     """Write a score with the decimals of the difference's error."""
-    return f"{value:.1%}" if each.is_share else shown(value, each.stderr)
+    stderr = each.measures[measure or each.metric].difference.stderr
+    return f"{value:.1%}" if each.is_share else shown(value, stderr)
 
 
 def _size(each: Comparison, stderr: float) -> str:
