@@ -21,7 +21,7 @@ from tests.reference import frozen
 
 _TIES = "searches of topics and states break ties by place, no more by rounding"
 _FURTHEST = "choices that cost 20 to 60 nats more than the best are told apart"
-_FIRST_ORDER = "q weighs words after three REDUCEs to first order; classes of REDUCEs"
+_CLASSES = "unlikely numbers of REDUCEs are one class"
 _LINKED = "look-ahead counts nodes that no word suggests, and finds parents again"
 _LISTED = "walks are drawn from one listing of choices, by one random number a token"
 _ADDED = "one history stands for all that go on alike, with their sum"
@@ -44,7 +44,7 @@ CHANGED: dict[tuple[str, str], str] = {
     **{("hmm", f"mixed {which}"): _TIES for which in ("posterior", "prior")},
     **{("lda", f"mixed {q}"): _TIES for q in ("document", "adapted", "prior")},
     ("demonstration", "mixed adapted"): _FURTHEST,
-    **{("rnng", f"{e} adapted"): _FIRST_ORDER for e in ("is", "mixed", "smc")},
+    **{("rnng", f"{e} adapted"): _CLASSES for e in ("is", "mixed", "smc")},
 }
 """(Model, estimator and proposal) -> why its random streams are no longer the same."""
 FURTHER = {

@@ -144,8 +144,6 @@ class Listed:
     """Index of the pair that each history has, (B, K)."""
     row: Integers
     """Stack after each choice, (P, M)."""
-    exact: NDArray[np.bool_]
-    """Mask of choices whose ``spoken`` equals p's own, (P, M)."""
     number: Tensor
     """Number of listed choices, (P,), on the host."""
     more: Tensor
@@ -162,8 +160,7 @@ class Listed:
     log_reduced: Tensor
     """log P(at least this many REDUCEs) of distinct stacks, (R, M + 1)."""
     spoken: Tensor
-    """log P(word | SHIFT) after each choice, exact or approximate, (P, M); -inf if not
-    listed."""
+    """log P(word | SHIFT) after each choice, (P, M); -inf if not listed."""
 
     @property
     def computed(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,36 +7,28 @@ r"""RNNG word by word: z_t is the number of REDUCEs before word t.
 where s_r is the stack after r REDUCEs. A stack of m items leaves m choices, which are
 summed over exactly in predictions, and drawn from one of
 
-* ``adapted``: q(z_t) ∝ p̂(x_t, z_t | stack), nearly the best that reads no further than
-  x_t: p's own choice, weighed by what p says of the word after it;
+* ``adapted``: q(z_t) ∝ p(x_t, z_t | stack), the best that reads no further than x_t:
+  p's own choice, weighed by what p says of the word after it;
 * ``prior``: q(z_t) = p(z_t | stack), reading only whether the sentence ends.
 
-With p for p̂, the weight of a history would be a product of p(x_t | stack), whatever z_t
-was drawn: the proposal of a fully adapted particle filter (Pitt and Shephard, 1999).
-p̂ is p, but for words after many REDUCEs. With u_r the state after r, up to r = c
-they are scored over the whole vocabulary, then to first order about u_c,
-
-.. math::
-    \log \hat P(x \mid s_r) = \log P(x \mid s_c)
-        + (u_r - u_c) \cdot \nabla_{u_c} \log P(x \mid s_c) \ge \log P(x \mid s_r)
-
-unless one tree is left. Where many more REDUCEs are unlikely they are one class, whose
-probability is known without them, with the word scored as before it: its members are
-listed, as far as is drawn, if it is drawn. So q is a distribution over all trees whose
-log is exact, and weights are unbiased, whatever the word would have cost.
+The weight of a history by ``adapted`` would be a product of p(x_t | stack), whatever
+z_t was drawn: the proposal of a fully adapted particle filter (Pitt and Shephard,
+1999). But if many more REDUCEs are unlikely they form one class, whose probability is
+known without listing them, with the word scored as before it. Its members are listed
+only as far as they are drawn. So q is a distribution over all trees whose log is exact,
+and weights are unbiased.
 
 A sentence ends once one tree stands, so z_t of an end is the one choice that leaves it.
 
-What the model computes is log p of every choice, for which the host waits once a word;
-it chooses by itself and so knows which stacks come next. A search and draws go side by
-side and list their choices together. log p of what they make is known then: only words
-that were scored to first order are scored again, with the next word's choices.
+The model computes log p of every choice, for which the host waits once a word; choices
+are made on the host, which therefore knows the next stacks. A search and draws run in
+lockstep and list their choices together, and log p of their histories is known then.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, pairwise
@@ -48,7 +40,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
+from lm_latent_eval.devices import fetched, sent, wide_zeros
 from lm_latent_eval.inference.cuts import Best, Cut, Fading
 from lm_latent_eval.inference.step_choices import Choices, Dense
 from lm_latent_eval.inference.steps import (
@@ -80,11 +72,6 @@ from lm_latent_eval.text.words import END
 WIDENING = 16
 """``StepProposal.widening`` of trees, whose histories each have a stack of their own:
 twice as many take twice as long for two thirds of the error."""
-SPOKEN = 3
-"""c + 1: number of choices whose word is scored over the whole vocabulary.
-
-With a model trained on GUM the approximation of the others adds 0.001 to the variance
-of log-weights of 24 words, 0.02 of 80."""
 
 
 @dataclass
@@ -105,8 +92,6 @@ class PendingStacks:
     """Index of the pending last word, in texts that have it; None before the first."""
     log_p: Tensor
     """Log p of the piece so far in nats, on the host, (B, K) float64."""
-    pending: NDArray[np.bool_]
-    """Mask of histories whose ``log_p`` lacks the last word, (B, K)."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +101,13 @@ class NextWordChoices:
     row: Integers
     """Stack of each history of every text, (B, K)."""
     log_p: Tensor
-    """Log p with the last word, (B, K); see ``PendingStacks``."""
+    """See ``PendingStacks``, (B, K)."""
     listed: Listed
     log_q: Tensor
-    """Results of ``WordByWord.scored``: ``log_q`` (P, M + 1), ``rank`` and ``known``
-    (P, M), ``log_class`` (P,)."""
+    """Results of ``WordByWord.scored``: ``log_q`` (P, M + 1), ``rank`` and
+    ``log_joint`` (P, M), ``log_class`` (P,)."""
     rank: Tensor
-    known: Tensor
+    log_joint: Tensor
     log_class: Tensor
 
     def of(self, first: int, end: int) -> NextWordChoices:
@@ -141,16 +126,11 @@ class NextWordChoices:
             listed=self.listed.resampled(origin.numpy()[text]),
         )
 
-    def chosen(self, choice: Tensor) -> tuple[Integers, Tensor, NDArray[np.bool_]]:
-        """Apply choices of texts with a word.
-
-        Returns:
-            The stacks, what is added to log p in nats, and the mask of those that lack
-            the word, (texts, K) each.
-        """
-        pair = self.listed.pair
-        added = self.known[pair].gather(2, choice[..., None])[..., 0]
-        return self.listed.after(choice), added, ~self.listed.exact[pair, choice]
+    def chosen(self, choice: Tensor) -> tuple[Integers, Tensor]:
+        """Stacks after choices of texts with a word, and log p added, (texts, K)."""
+        log_joint = self.log_joint[self.listed.pair]
+        added = log_joint.gather(2, choice[..., None])[..., 0]
+        return self.listed.after(choice), added
 
 
 @dataclass(frozen=True)
@@ -180,7 +160,7 @@ class StackSteps:
         row = self.encoded.state.row
         row = np.broadcast_to(row, (len(row), num_histories or row.shape[1]))
         log_p = torch.zeros(row.shape, dtype=torch.float64)
-        return PendingStacks(self._ground, row, None, log_p, np.zeros(row.shape, bool))
+        return PendingStacks(self._ground, row, None, log_p)
 
     def num_histories(self, state: PendingStacks) -> int:
         histories: int = state.row.shape[1]
@@ -204,22 +184,19 @@ class StackSteps:
             The others, on the host.
         """
         text, word = self.encoded.token(t)
-        stacks, row, log_word = self.proposal.arrived(self.encoded, states)
+        stacks, row = self.proposal.arrived(self.encoded, states)
         log_least = -math.inf if every else math.log(LEAST)
         stacks, listed = self.proposal.listed(stacks, row[text], word, log_least)
-        log_word, *on_host = fetched(log_word, *listed.computed, *others)
+        on_host = fetched(*listed.computed, *others)
         num_computed = len(listed.computed)
-        # The last words that log p lacks are added to it.
         log_p = torch.cat([state.log_p for state in states], 1)
-        pending = np.concatenate([state.pending for state in states], 1)
-        log_p[torch.from_numpy(pending)] += log_word.double()
         scored = self.proposal.scored(listed, *on_host[:num_computed])
         ahead = NextWordChoices(row, log_p, listed, *scored)
         self._ground.stacks = stacks
         ends = np.cumsum([0, *(state.row.shape[1] for state in states)]).tolist()
         parts = zip(states, pairwise(ends), strict=True)
         self._ahead[:] = [(state, ahead.of(*part)) for state, part in parts]
-        return on_host[num_computed:]
+        return [*on_host[num_computed:]]
 
     def _found(self, state: PendingStacks) -> NextWordChoices | None:
         return next((ahead for listed, ahead in self._ahead if listed is state), None)
@@ -256,7 +233,7 @@ class StackSteps:
         drawn = invert_cdf(log_prob.exp(), uniform)
         log_q = log_prob.gather(2, drawn[..., None])[..., 0]
         unlisted = drawn == log_prob.shape[2] - 1
-        after, added, pending = ahead.chosen(drawn.masked_fill(unlisted, 0))
+        after, added = ahead.chosen(drawn.masked_fill(unlisted, 0))
         if unlisted.any():
             which, k = unlisted.numpy().nonzero()
             row, u_class = ahead.row[text][which, k][:, None], uniform[which, k]
@@ -270,14 +247,13 @@ class StackSteps:
             choice = choice.minimum(listed.number[listed.pair] - 1)
             log_q[which, k] = log_prob.gather(2, choice[..., None])[:, 0, 0]
             drawn[which, k] = choice[:, 0]
-            rows, added_class, lacking = among.chosen(choice)
-            after[which, k], pending[which, k] = rows[:, 0], lacking[:, 0]
-            added[which, k] = added_class[:, 0]
+            rows, added_class = among.chosen(choice)
+            after[which, k], added[which, k] = rows[:, 0], added_class[:, 0]
         column, every_q = torch.zeros(u.shape[:2]).long(), torch.zeros(u.shape[:2])
         every_q = every_q.double()
         column[text], every_q[text] = drawn, log_q
-        standing = self._gone_on(ahead, t, after, added, pending)
-        return Drawn(standing, (column,), every_q, origin)
+        state = self._gone_on(ahead, t, after, added)
+        return Drawn(state, (column,), every_q, origin)
 
     def choices(
         self, state: PendingStacks, t: int, score: Tensor, cut: Cut | None
@@ -335,15 +311,13 @@ class StackSteps:
         t: int,
         after: Integers,
         added: Tensor,
-        lacking: NDArray[np.bool_],
     ) -> PendingStacks:
         """Histories before word t, after choices of REDUCEs."""
         text, _ = self.encoded.token(t)
         row, log_p = ahead.row.copy(), ahead.log_p.clone()
-        pending = np.zeros(row.shape, bool)
-        row[text], pending[text] = after, lacking
+        row[text] = after
         log_p[text] += added
-        return PendingStacks(self._ground, row, t, log_p, pending)
+        return PendingStacks(self._ground, row, t, log_p)
 
 
 @dataclass(frozen=True)
@@ -356,7 +330,7 @@ class WordByWord(StepProposal):
     name: str
     temperature: float
     exact: bool = False
-    """Whether p̂ is p, at any cost."""
+    """Whether all choices are listed, at any cost."""
     finishes: bool = False
     """Whether an end word is added that the model lacks, sure where one tree stands;
     see ``finished.py``."""
@@ -389,12 +363,9 @@ class WordByWord(StepProposal):
         padding = encoded.batch.targets.shape[1] - before.shape[2]
         before = F.pad(before, (0, padding))
         trees = Trees(before, torch.zeros_like(before[..., :1].sum(-1)))
-        stacks, row, log_word = self.arrived(encoded, [found.state])
-        if encoded.longest:
-            (pending,) = sent_all(log_word.device, np.flatnonzero(found.state.pending))
-            log_p = self._sent(found.state.log_p).flatten()
-            log_p = log_p.index_add(0, pending, log_word).view(row.shape)
-        else:  # nothing was decided
+        stacks, row = self.arrived(encoded, [found.state])
+        log_p = self._sent(found.state.log_p)
+        if not encoded.longest:  # nothing was decided
             row = np.take_along_axis(row, found.origin.numpy(), 1)
             log_p = wide_zeros(row.shape, self.model.device)
         stacks, row = stacks.compact(np.where(encoded.ended.numpy()[:, None], 0, row))
@@ -437,29 +408,13 @@ class WordByWord(StepProposal):
 
     def arrived(
         self, encoded: Encoded, states: Sequence[PendingStacks]
-    ) -> tuple[Stacks, Integers, Tensor]:
-        """Put the last word on the stacks of several runs' histories.
-
-        Returns:
-            A table of these stacks; their rows, (B, K); log P of the pending words in
-            nats, in order.
-        """
+    ) -> tuple[Stacks, Integers]:
+        """Put the last word on the stacks of several runs; return the rows, (B, K)."""
         stacks, last = states[0].ground.stacks, states[0].last
         row = np.concatenate([state.row for state in states], 1)
         if last is None:
-            return *stacks.compact(row), wide_zeros((0,), self.model.device)
-        text, word = encoded.token(last)
-        pending = np.concatenate([state.pending for state in states], 1)[text]
-        size, words = self.model.config.vocab_size, word[:, None]
-        words = np.broadcast_to(words, pending.shape)[pending]
-        pair, which = distinct(row[text][pending] * size + words)
-        log_word = wide_zeros((0,), self.model.device)
-        if len(pair):
-            top = stacks.top(pair // size)
-            integers = stacks.size[pair // size], pair % size, which
-            items, words_sent, of = sent_all(top.device, *integers)
-            log_word = self.model.generative.log_word(top, items, words_sent)[of]
-        return *self.shifted(stacks, row, text, word), log_word
+            return stacks.compact(row)
+        return self.shifted(stacks, row, *encoded.token(last))
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Log q(z_k | x) in nats, (B, K) float64."""
@@ -522,11 +477,10 @@ class WordByWord(StepProposal):
         stack, word = pair // config.vocab_size, pair % config.vocab_size
         after, possible = choices.row[stack], choices.possible[stack]
         size, index = stacks.size[after], choices.top_row[stack]
-        spoken, exact = self._spoken(choices.top, index, size, word)
+        spoken = self._spoken(choices.top, index, size, word)
         return stacks, Listed(
             of_pair,
             after,
-            exact,
             torch.from_numpy(possible.sum(-1)),
             torch.from_numpy(choices.more[stack]),
             torch.from_numpy((size != 1) & self._is_end(word)[:, None]),
@@ -544,12 +498,10 @@ class WordByWord(StepProposal):
 
     def _spoken(
         self, top: Tensor, top_row: Integers, size: Integers, word: Integers
-    ) -> tuple[Tensor, NDArray[np.bool_]]:
-        """Score the word after each choice.
+    ) -> Tensor:
+        """Log P(word | SHIFT) after each choice, (P, M); see ``Listed``.
 
-        A word is scored over the whole vocabulary after the first ``SPOKEN`` choices
-        and where one tree stands; after others to first order about the last of those.
-        ``prior`` ignores the word, and an end that the model lacks costs nothing.
+        An end that the model lacks costs nothing.
 
         Args:
             top: u of stacks.
@@ -557,51 +509,28 @@ class WordByWord(StepProposal):
                 listed.
             size: Items on it, (P, M).
             word: The words, (P,).
-
-        Returns:
-            ``spoken`` and ``exact`` of ``Listed``, (P, M) each.
         """
-        model, device = self.model.generative, self.model.device
-        spoken = wide_zeros((top_row.size,), device)
-        free = np.ones(top_row.shape, bool) & (self.finishes & (word == END))[:, None]
-        if self.name != "adapted":
-            return spoken.view(top_row.shape), free
-        possible, reduces = (top_row >= 0) & ~free, np.arange(top_row.shape[1])
-        near = possible & (reduces >= SPOKEN) & (size > 1) & (not self.exact)
-        base = near.any(1, keepdims=True) & (reduces == SPOKEN - 1)
-
-        def columns(mask: NDArray[np.bool_]) -> Iterator[Tensor]:
-            words = np.broadcast_to(word[:, None], top_row.shape)
-            masked = (x[mask] for x in (top_row, size, words))
-            return sent_all(device, np.flatnonzero(mask), *masked)
-
-        spoken = spoken.masked_fill(
-            sent(torch.from_numpy(~free.flatten()), device), -torch.inf
+        said = np.broadcast_to(word[:, None], top_row.shape)
+        free = self.finishes & (said == END)
+        listed = (top_row >= 0) & ~free
+        columns = (x[listed] for x in (top_row, size, said))
+        place, row, items, words, free_sent = sent_all(
+            top.device, np.flatnonzero(listed), *columns, np.flatnonzero(free)
         )
-        where, index, *others = columns(possible & ~near & ~base)
-        spoken[where] = model.log_word(top[index], *others)
-        if len(owner := near.nonzero()[0]):
-            where, index, *others = columns(base)
-            u = top[index]
-            log_p, slope = model.log_word_and_slope(u, *others)
-            spoken[where] = log_p
-            which = near.any(1).cumsum()[owner] - 1
-            integers = np.flatnonzero(near), top_row[near], which
-            where, index, of = sent_all(device, *integers)
-            further = ((top[index] - u[of]) * slope[of]).sum(-1)
-            spoken[where] = log_p[of] + widened(further)
-        return spoken.view(top_row.shape), ~near
+        spoken = wide_zeros((top_row.size,), top.device) - torch.inf
+        spoken[place] = self.model.generative.log_word(top[row], items, words)
+        spoken[free_sent] = 0.0
+        return spoken.view(top_row.shape)
 
     def scored(
         self, listed: Listed, log_p: Tensor, log_reduced: Tensor, spoken: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Log q(z_t), rank, contribution to log p, and log p of the unlikely class.
+        """Log q(z_t), rank, log p(x_t, z_t), and log p of the unlikely class.
 
-        They are (P, M + 1), (P, M), (P, M) and (P,), float64. The contribution to log p
-        lacks the word where its score is approximate. The last column of log q is the
-        probability of all unlisted choices. Unlikely choices form one class, listed or
-        not: its word is scored as after the last choice before it, and q within it is
-        p's own.
+        They are (P, M + 1), (P, M), (P, M) and (P,), float64. The last column of log q
+        is the probability of all unlisted choices. Unlikely choices form one class,
+        listed or not: its word is scored as after the last choice before it, and q
+        within it is p's own.
 
         Args:
             listed: The choices.
@@ -611,11 +540,14 @@ class WordByWord(StepProposal):
         """
         log_p, log_reduced = (x.double()[listed.stack] for x in (log_p, log_reduced))
         words = spoken.double().masked_fill(listed.unfinished, -torch.inf)
+        read = words
+        if self.name != "adapted":
+            read = torch.zeros_like(words).masked_fill(listed.unfinished, -torch.inf)
         first = listed.first_unlikely(log_reduced)
         log_class = log_reduced.gather(1, first)
         in_class = torch.arange(log_p.shape[1]) >= first
         prior = torch.cat([log_p.masked_fill(in_class, -torch.inf), log_class], 1)
-        score = prior + torch.cat([words, words.gather(1, first - 1)], 1)
+        score = prior + torch.cat([read, read.gather(1, first - 1)], 1)
         # Where nothing is possible, p is zero whatever is drawn.
         score = score.where((score > -torch.inf).any(-1, keepdim=True), prior)
         log_q = (score / self.temperature).log_softmax(-1)
@@ -623,9 +555,9 @@ class WordByWord(StepProposal):
         log_q = torch.where(in_class, of_class + log_p - log_class, log_q)
         is_listed = first < listed.number[:, None]
         log_q = torch.cat([log_q, of_class.masked_fill(is_listed, -torch.inf)], 1)
-        known = log_p + words.where(torch.from_numpy(listed.exact), 0.0)
-        rank = log_p + words if self.name == "adapted" else log_q[:, :-1]
-        return log_q, rank, known, log_class[:, 0]
+        log_joint = log_p + words
+        rank = log_joint if self.name == "adapted" else log_q[:, :-1]
+        return log_q, rank, log_joint, log_class[:, 0]
 
     def shifted(
         self, stacks: Stacks, row: Integers, text: Integers, word: Integers

@@ -83,7 +83,7 @@ class RNNG(RNNGJoint):
             name: ``adapted`` goes from left to right and reads the next word; ``prior``
                 reads only whether the sentence ends; ``crf`` reads whole sentences.
                 None is the first of ``proposal_names``. ``exact_proposal`` is
-                ``adapted`` without its approximation of unlikely choices.
+                ``adapted`` with all choices listed.
             temperature: Divides the proposal's scores.
 
         Raises:

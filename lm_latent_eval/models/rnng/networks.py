@@ -244,31 +244,6 @@ class GenerativeModel(nn.Module):
         ]
         return torch.cat(parts)
 
-    def log_word_and_slope(
-        self, top: Tensor, size: Tensor, word: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        r"""log P(word | SHIFT) of stacks and its gradient in u.
-
-        .. math:: \nabla_u \log P(x \mid u) = E_x - \sum_y P(y \mid u) E_y
-
-        log P is concave in u, so its first-order expansion is an upper bound.
-
-        Args:
-            top: u of each stack, (R, d), without dropout.
-            size: Items on it, (R,).
-            word: The word after it, (R,).
-
-        Returns:
-            Nats, (R,) float64, and (R, d).
-        """
-        at_once, embedding = self.rows_at_once, self.embeddings.weight
-        log_p, mean = [], []
-        for u, n, w in zip(*(x.split(at_once) for x in (top, size, word)), strict=True):
-            log_words = self.log_words(u, n)
-            log_p.append(widened(log_words.gather(1, w[:, None])[:, 0]))
-            mean.append(log_words.exp() @ embedding)
-        return torch.cat(log_p), embedding[word] - torch.cat(mean)
-
 
 SPANS_AT_ONCE = 1 << 14
 """Number of spans scored together."""
