@@ -17,6 +17,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Before torch is imported, and for every process that a test starts: threads of tiny
 # tensors mostly wait for each other, and each worker would have as many as processors.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Compiled loops check their indices in every test, and are compiled once for all.
+os.environ.setdefault("NUMBA_BOUNDSCHECK", "1")
 # Workers of one machine would write the same files where evaluate copies metrics to
 # (and evaluate cuts paths at their first ".py").
 if _worker := os.environ.get("PYTEST_XDIST_WORKER"):

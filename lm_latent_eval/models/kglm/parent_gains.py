@@ -84,14 +84,14 @@ def gains_at(worth: Worth, t: int, cutoff: int, num_states: int) -> Floats:
     """
     gains = np.zeros((cutoff + 1, num_states))
     num_tokens, size = worth.known.shape
-    for n in range(1, cutoff + 1):
-        gains[n] = gains[n - 1]
-        u = t + n
-        if u >= num_tokens:
-            continue
+    ahead = min(cutoff, num_tokens - 1 - t)
+    for n in range(1, ahead + 1):
+        u, gains[n] = t + n, gains[n - 1]
         for s in range(1, size):
             known, unknown = worth.known[u, s], worth.unknown[u, s]
             if known != unknown:
                 later = -math.expm1(worth.absent[u, s] - worth.absent[t + 1, s])
                 gains[n, s] += math.log(known / (unknown + (known - unknown) * later))
+    if ahead > 0:
+        gains[ahead + 1 :] = gains[ahead]
     return gains
