@@ -132,7 +132,7 @@ class LookAhead(WalkTables):
             found.append(Parents(recent, before, before, True))
         return found
 
-    @property
+    @cached_property
     def everybody(self) -> list[Parents]:
         """The same if all candidates have just been mentioned."""
         return [x._replace(recent=np.ones_like(x.recent)) for x in self.parents]

@@ -73,7 +73,7 @@ def test_beams_of_other_proposals_rank_by_log_q(kglm):
         assert beam.score.min() >= worst - 1e-3, "they are the best"
 
 
-@pytest.mark.parametrize("width", [2, 3, 8])
+@pytest.mark.parametrize("width", [2, 8])
 def test_passes_are_unbiased_whatever_is_listed(kglm, monkeypatch, few_listed, width):
     """Each node can be drawn, and most are named by no word."""
     drawn = watch(monkeypatch, search, "drawn_new", lambda found, *_: found)
@@ -91,9 +91,8 @@ def test_passes_are_unbiased_whatever_is_listed(kglm, monkeypatch, few_listed, w
     assert nodes == {*range(2, 13)} or not few_listed
 
 
-@pytest.mark.parametrize("width", [6, 8])
-def test_passes_that_read_on_are_unbiased(kglm, few_listed, width):
-    proposal, method = kglm.proposal("adapted").with_checks(), DiscreteFilter(5 * width)
+def test_passes_that_read_on_are_unbiased(kglm, few_listed):
+    proposal, method = kglm.proposal("adapted").with_checks(), DiscreteFilter(5 * 6)
     text = [*TEXT, KNOWN]
     exact = kglm.log_joint(
         kglm.encode(tiny_models.batch([text])), walks_of(kglm, len(text))
