@@ -111,8 +111,8 @@ DRAWN = {
     "95 %",
     "be far too small",
 }
-FOUND = {"more samples lower it, as a rule", "the same, as nothing is drawn"}
-EXACT = {"It is exact: nothing is drawn", "the same, as nothing is drawn"}
+FOUND = {"more samples lower it, as a rule", "The same, as nothing is drawn"}
+EXACT = {"It is exact: nothing is drawn", "The same, as nothing is drawn"}
 
 
 @pytest.mark.parametrize(

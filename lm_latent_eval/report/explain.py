@@ -27,52 +27,26 @@ from lm_latent_eval.report.tables import (
 from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import NAMED
 from lm_latent_eval.scoring.files import is_there
-from lm_latent_eval.scoring.metrics import CERTIFIED, UNKNOWN
+from lm_latent_eval.scoring.metrics import CERTIFIED, METRICS, UNKNOWN
 from lm_latent_eval.scoring.records import WITHOUT_NUMBER
 from lm_latent_eval.text.files import read_text
 from lm_latent_eval.values import parse
 from lm_latent_eval.wrappers.cot.prompts import Ending
 from lm_latent_eval.wrappers.mixtures.carriers import LISTED
 
+_OF_CORPUS = {n: m.description for n, m in METRICS.items() if m.description}
 MEANING = {
-    "token_perplexity": "exp of the negative log-likelihood a predicted token, each "
-    "text's likelihood by itself (instance level). ± is over texts: what to expect of "
-    "other texts of the kind, the Monte Carlo error included.",
-    "token_perplexity_monte_carlo_error": "how far other draws of the latents would "
-    "lead on these very texts. What draws are likely to miss is in it, as far as a "
-    "search of its own could tell.",
-    "token_perplexity_draws_error": "the same as the draws tell it. They do not know "
-    "what their proposal never visits, so it can be far too small.",
-    "texts_without_monte_carlo_error": "texts of which no such error can be estimated: "
-    "nothing has checked their draws, or what a search found contradicts them. Of "
-    "those only a bound is known, on one side, and so of the corpus; what the others "
-    "add to its error is said.",
-    "corpus_token_perplexity": "the same, with the weights of all texts multiplied "
-    "before averaging (corpus level, as some papers report). Looser: compare its "
-    "effective sample size below.",
-    "certified_token_perplexity": "with 95 % confidence over the draws, the true "
-    "token perplexity is at most this, however badly the proposal fits.",
-    "token_perplexity_at_least": "the true token perplexity is at least this on "
-    "average over draws. No confidence comes with it: use it beside ± alone.",
-    "word_perplexity": "per word between white space, as other harness models report.",
-    "byte_perplexity": "per byte of the text.",
-    "bits_per_byte": "the same in bits.",
-    "effective_samples_median": "how many perfect draws the weighted draws of a text "
-    "are worth, for the median text.",
-    "effective_samples_minimum": "the same for the worst text.",
-    "effective_samples_corpus": "the same for the corpus level; near 1, one draw "
-    "decides the number.",
-    "share_pareto_k_above_0.7": "share of texts whose weights have too heavy a tail "
-    "for the draws' error to be trusted, of those with at least 30 positive weights.",
-    "completion_perplexity": "exp of the negative log-likelihood a word of second "
+    **{name: text for name, text in _OF_CORPUS.items() if "token" in name},
+    **_OF_CORPUS,
+    "completion_perplexity": "Exp of the negative log-likelihood a word of second "
     "halves, given the first ones: log p-hat of documents less that of their first "
     "halves. A difference of estimates bounds nothing.",
-    "completion_perplexity_draws_error": "how far other draws of the latents would "
+    "completion_perplexity_draws_error": "How far other draws of the latents would "
     "lead on these very texts, as the draws tell it.",
-    "completed_tokens": "words of second halves.",
-    "acc": "share of questions whose right answer has the largest estimated "
+    "completed_tokens": "Words of second halves.",
+    "acc": "Share of questions whose right answer has the largest estimated "
     "likelihood.",
-    "questions_tied": "questions whose best options differ by rounding alone; each "
+    "questions_tied": "Questions whose best options differ by rounding alone; each "
     "counts as if every one of them were chosen equally often.",
 }
 
@@ -89,9 +63,9 @@ BOUNDS = {
 ASKED_FOR = ("token_perplexity_at_least",)
 """Metrics that are left out unless they were requested."""
 NOT_DRAWN = {
-    "token_perplexity_draws_error": "nothing is drawn.",
-    "corpus_token_perplexity": "the same, as nothing is drawn.",
-    "certified_token_perplexity": "the same, as nothing is drawn: it is certain.",
+    "token_perplexity_draws_error": "Nothing is drawn.",
+    "corpus_token_perplexity": "The same, as nothing is drawn.",
+    "certified_token_perplexity": "The same, as nothing is drawn: it is certain.",
 }
 """Explanation of some metrics where latents are not drawn."""
 
@@ -362,7 +336,7 @@ def _task(values: dict[str, Any], bound: Bound) -> list[str]:
         if value is None or (isinstance(value, str) and name in ASKED_FOR):
             continue
         if isinstance(value, str):
-            means = f" It is {meaning}" if name.endswith("_error") else ""
+            means = f" {meaning}" if name.endswith("_error") else ""
             lines.append(f"{name}: {value}.{means}")
             continue
         if name == "token_perplexity":
