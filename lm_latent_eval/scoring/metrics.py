@@ -1,9 +1,9 @@
 """Metrics of a corpus: functions of its answers, registered by a decorator.
 
 From ``METRICS`` follow the metrics of lm-eval's tasks (``harness.perplexity``), the
-rows of ``recompute``, what ``explain`` says and the list in docs/options.md. A metric named ``NAME_stderr``
-fills lm-eval's Stderr column: as for any model, it is the error over texts. The error
-of draws is in it, and has rows of its own.
+rows of ``recompute``, what ``explain`` says and the list in docs/options.md. A metric
+named ``NAME_stderr`` fills lm-eval's Stderr column: as for any model, it is the error
+over texts. The error of draws is in it, and has rows of its own.
 """
 
 from __future__ import annotations
