@@ -164,6 +164,8 @@ def test_readers_of_pypi_are_shown_no_checkout():
 def test_the_citation_is_of_this_version():
     cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text("utf-8"))
     assert cited["version"] == lm_latent_eval.__version__
+    bibtex = f"version = {{{lm_latent_eval.__version__}}}"
+    assert bibtex in (PROJECT / "README.md").read_text("utf-8")
     assert cited["license"] == "Apache-2.0"
     changes = (PROJECT / "CHANGELOG.md").read_text("utf-8")
     assert f"\n## [{cited['version']}] - " in changes
