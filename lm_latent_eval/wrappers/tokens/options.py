@@ -21,18 +21,16 @@ class TokensOptions(OptionTable):
     """How strings are summed over segmentations; every field can move a number.
 
     Attributes:
-        estimator: ``dpf`` (independent passes over segmentations, thinned without
-            bias, whose spread tells the error), ``canonical`` (that segmentation
-            alone, as ``--model hf``, which is a term of its own in all others),
-            ``exact`` (every segmentation), ``beam`` or ``is`` (importance sampling).
+        estimator: ``dpf`` (independent passes, thinned without bias), ``canonical``
+            (one sequence, as ``--model hf``), ``exact`` (every sequence), ``beam`` or
+            ``is`` (importance sampling).
         num_samples: K, segmentations of a text that are found or drawn.
         seed: Seed of all random numbers.
         end: What follows a scored text: ``none`` (a token border, as ``--model hf``),
             ``prefix`` (anything: its last token may write more) or ``eos`` (the end
             token).
-        context_tokens: A context of at most so many canonical tokens is summed over;
-            of a longer one that many at its end are, and those before are given as they
-            are (a record has bound ``none`` then). ``all`` (None in Python): all.
+        context_tokens: Canonical tokens at a context's end that are summed over. Those
+            before are given, and the bound is ``none``. ``all`` (None in Python): all.
         max_segmentations: The most that ``exact`` lists of one text.
 
     Example:
