@@ -87,7 +87,6 @@ def cache_folder() -> Path | None:
 
 
 def _digest() -> str:
-    """Name by version, compiled sources and settings of the compiler."""
     root, digest = Path(__file__).parent, hashlib.blake2b(digest_size=8)
     digest.update(f"{__version__} {CONFIG.BOUNDSCHECK}".encode())
     for name in SOURCES:

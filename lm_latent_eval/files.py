@@ -67,7 +67,6 @@ write."""
 
 
 def _created(path: Path) -> int:
-    """Create a new empty file, refusing links; return its permissions."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
         return os.fstat(descriptor).st_mode

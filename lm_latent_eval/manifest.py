@@ -84,7 +84,6 @@ def files(directory: Path) -> list[Path]:
 
 
 def _members(directory: Path) -> list[Path]:
-    """Files that have to be listed, by name."""
     return sorted(
         path
         for path in directory.glob("[!.]*")
@@ -113,7 +112,6 @@ def _read(directory: Path) -> dict[str, Entry]:
 
 
 def _digest(entries: Mapping[str, Entry]) -> str:
-    """Short digest of files by their manifest."""
     sha = hashlib.sha256()
     for name in sorted(entries):
         sha.update(name.encode() + b"\0" + bytes.fromhex(entries[name].sha256))
@@ -121,7 +119,6 @@ def _digest(entries: Mapping[str, Entry]) -> str:
 
 
 def _is_pointer(path: Path) -> bool:
-    """Whether a file is a placeholder of git-lfs."""
     with path.open("rb") as file:
         return file.read(len(POINTER)) == POINTER
 

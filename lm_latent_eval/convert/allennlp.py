@@ -140,7 +140,6 @@ def placed(part: Weights, reading: str | None = None) -> dict[str, Tensor]:
 
 
 def _check_rows(archive: Archive, tables: Mapping[str, str]) -> None:
-    """Refuse a vocabulary that contradicts the weights."""
     for name, namespace in tables.items():
         tensor, size = archive.weights.get(name), len(archive.namespace(namespace))
         if tensor is not None and tensor.shape[:1] != (size,):

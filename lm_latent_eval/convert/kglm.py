@@ -371,7 +371,6 @@ def _named(archive: Archive, section: str, option: str) -> Path:
 def _words_and_graph(
     archive: Archive, edges: Edges, names: Names
 ) -> tuple[WordTokenizer, KnowledgeGraph]:
-    """Number the words, then those of aliases, and build the graph."""
     nodes = archive.namespace("raw_entity_ids")
     kept = {
         node: [form[:MAX_ALIAS_WORDS] for form in names.get(node, ())[:MAX_ALIASES]]

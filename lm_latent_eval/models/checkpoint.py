@@ -258,7 +258,6 @@ def directory_of(path: str | Path, revision: str | None = None) -> Path:
 
 
 def _verify(directory: Path, expected: str | None = None) -> str:
-    """Compare a directory with its manifest; return its digest."""
     described = (directory / CONFIG).is_file()
     if not described or not (directory / manifest.FILE_NAME).exists():
         _read_config(directory, expected)  # is it a model of ours at all?
@@ -323,7 +322,6 @@ def name_in(directory: Path) -> str | None:
 
 
 def _class(name: str, directory: Path) -> Any:
-    """Import a class of models with weights; refuse a wrapper of networks."""
     cls = model_class(name)
     if isinstance(cls, type) and issubclass(cls, Pretrained):
         return cls

@@ -85,7 +85,6 @@ def _check_shapes(
 def _check_totals(
     model: StepLM, one_step: Step, log_words: Tensor, inside: Tensor
 ) -> None:
-    """Check the totals of choices and of next words."""
     mass = model.normalization
     for method, what, scores in (
         ("step", "log_prior, log p(z_t | the past),", one_step.log_prior),
@@ -107,7 +106,6 @@ def _check_totals(
 def _check_words(
     model: StepLM, one_step: Step, log_words: Tensor, piece: TokenBatch, inside: Tensor
 ) -> None:
-    """Check that the next word has the probability that ``step`` sums to."""
     word = piece.targets
     vocabulary_mask = (word != UNKNOWN) & (word < log_words.shape[-1])
     if bool((word >= model.config.vocab_size).any()):

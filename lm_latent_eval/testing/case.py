@@ -158,7 +158,6 @@ class Case:
         )
 
     def _cost(self, word: int) -> float:
-        """Cost of a word as an unknown one, nats."""
         if self.spelled and word in (UNKNOWN, self.copied):
             return SPELLING
         return -math.inf if word == self.copied else 0.0
@@ -282,7 +281,6 @@ def mean_is_one(
 
 
 def _has_heavy_tail(log_ratio: Tensor, reliable: float) -> bool:
-    """Whether Pareto k exceeds a limit, and one draw dominates."""
     squares = (log_ratio.exp() - log_ratio.exp().mean()).square()
     leads = squares.max() > LEADING * squares.sum()
     return bool(leads and pareto_k(log_ratio) > reliable)

@@ -97,7 +97,6 @@ def _errors(
 def _hold_one(
     estimate: Estimate | None, method: Estimator, truth: float, within: float, what: str
 ) -> None:
-    """Check an estimate against its own statements."""
     if estimate is None:
         return
     if Bound.EXACT in (estimate.bound, method.bound):
@@ -147,7 +146,6 @@ def fewer_samples_are_the_first(
 
 
 def _of_sizes(estimator: MakeEstimator) -> Iterator[Estimator]:
-    """Yield an estimator by the numbers of samples that it takes."""
     refusals = []
     for size in SIZES:
         try:

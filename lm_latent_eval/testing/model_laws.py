@@ -288,14 +288,12 @@ def company_moves_no_weight(case: Case, name: str) -> None:
 
 
 def _given(case: Case, num_texts: int) -> list[tuple[int, ...]] | None:
-    """Conditions of texts, some of them shorter, if the model is conditional."""
     if case.given is None:
         return None
     return [case.given if n % 3 else case.given[:-1] for n in range(num_texts)]
 
 
 def _of_several_lengths(case: Case, name: str) -> list[list[int]]:
-    """Texts of several lengths, so that some are padded."""
     texts = case.readable(case.proposal(name))[::4]
     if case.goes_on:
         texts = [text[: 1 + n % case.length] for n, text in enumerate(texts)]

@@ -277,7 +277,6 @@ def gamble(
 def _log_bets(
     text: str | tuple[Hashable, ...], size: int, max_order: int
 ) -> list[float]:
-    """Log of the bets of each order, 1 to ``max_order``, on the text."""
     seen: defaultdict[Hashable, int] = defaultdict(int)
     seen_before: defaultdict[Hashable, int] = defaultdict(int)
     totals = [0.0] * max_order

@@ -101,8 +101,6 @@ class Encoder(ABC):
 
 @dataclass(frozen=True)
 class _WordReader(Encoder):
-    """Base class of readers of words."""
-
     tokenizer: WordTokenizer
     units = "words"
     start, end, unknown = START, END, UNKNOWN

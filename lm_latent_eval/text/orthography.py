@@ -101,7 +101,6 @@ class Spelling(nn.Module):
         return torch.cat([torch.zeros(0, dtype=torch.float64), *log_s])
 
     def _log_mass(self, spelled: Sequence[bytes]) -> Tensor:
-        """Spell words together, and very long ones piece by piece."""
         lengths = torch.tensor([len(letters) for letters in spelled])
         longest = int(lengths.max()) + 1
         total = torch.zeros(len(spelled), dtype=torch.float64)

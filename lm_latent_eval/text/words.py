@@ -293,7 +293,6 @@ def encodable(text: str) -> str:
 
 
 def _what_is_wrong(tokenizer: Tokenizer) -> str | None:
-    """Settings of a tokenizer that contradict ours, as a message."""
     ids = sorted(tokenizer.get_vocab().values())
     if ids != list(range(len(ids))):
         return "the ids of its words are not 0, 1, 2, ..."

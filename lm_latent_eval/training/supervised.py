@@ -191,7 +191,6 @@ class Trainer(Generic[ItemT]):
     def _batches(
         self, items: Sequence[ItemT], order: Sequence[int] | None
     ) -> Iterable[list[ItemT]]:
-        """Batches of similar length, in random order if one is given."""
         size = self.options.batch_size
         if order is None:
             by_length = sorted(range(len(items)), key=lambda i: self.size(items[i]))

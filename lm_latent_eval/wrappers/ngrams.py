@@ -223,7 +223,6 @@ class NGramScorer(TextScorer):
         return sorted(words, key=self._unigram, reverse=True)
 
     def _unigram(self, word: str) -> float:
-        """Log p of a word without context, nats."""
         nothing = self._state()
         self.model.NullContextWrite(nothing)
         return float(NATS * self.model.BaseScore(nothing, word, self._state()))

@@ -118,8 +118,6 @@ def _word(cells: list[str]) -> str:
 
 @dataclass
 class _Document:
-    """A document that is being read."""
-
     name: str
     words: list[str] = field(default_factory=list)
     position: int = 0

@@ -116,7 +116,6 @@ def train_lda(
 
 
 def _sweep(model: Any, iterations: int) -> None:
-    """Run the sampler, and print its progress and its log-likelihood."""
     print(f"training lda: {len(model.docs):,} texts", file=sys.stderr)
     bar = tqdm(total=iterations, desc="sweeps", unit="sweep", leave=False, disable=None)
     shown = -(-iterations // LINES)

@@ -163,8 +163,6 @@ def _atoms(path: Path) -> Iterator[tuple[int, str]]:
 
 
 class _Tree:
-    """A sentence whose brackets are being read."""
-
     def __init__(self) -> None:
         self.words: list[str] = []
         self.tags: list[str] = []
@@ -189,7 +187,6 @@ class _Tree:
         return leaves
 
     def sentence(self) -> ParsedSentence:
-        """Join the leaves into a string with the usual spaces."""
         text, starts = "", []
         joined = True
         for word, tag in zip(self.words, self.tags, strict=True):

@@ -127,7 +127,6 @@ def walk(
 
 
 def _log_p(model: GenerativeModel, stacks: Stacks, made: Growth) -> Tensor:
-    """log p of sequences of moves, (R,) nats."""
     (shift,) = (made.move != REDUCE).nonzero()
     before, after = made.path[:, :-1], made.path[:, 1:]
     # Factors are those of the new stacks, after one for no move.

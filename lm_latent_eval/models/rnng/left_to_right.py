@@ -204,7 +204,6 @@ class StackSteps:
     def _again(
         self, row: Integers, word: Integers, log_least: NDArray[np.float64]
     ) -> tuple[Listed, tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """List more choices of given stacks, (B, K)."""
         self._ground.stacks, listed = self.proposal.listed(
             self._ground.stacks, row, word, log_least
         )
@@ -312,7 +311,6 @@ class StackSteps:
         after: Integers,
         added: Tensor,
     ) -> PendingStacks:
-        """Histories before word t, after choices of REDUCEs."""
         text, _ = self.encoded.token(t)
         row, log_p = ahead.row.copy(), ahead.log_p.clone()
         row[text] = after

@@ -206,7 +206,6 @@ class ThoughtScorer(NetworkScorer):
                     )
 
     def _blocks(self, questions: list[Question]) -> Iterator[list[Question]]:
-        """Groups of questions of similar length whose thoughts are drawn together."""
         order = sorted(questions, key=lambda question: len(question.prompts[0]))
         for start in range(0, len(order), self.most_questions):
             yield order[start : start + self.most_questions]

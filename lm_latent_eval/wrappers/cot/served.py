@@ -118,7 +118,6 @@ class ServedThinker:
         return read.thoughts((False,) * len(answers))
 
     def _thought(self, completion: Completion, prompt: tuple[int, ...]) -> Thought:
-        """Cut a completion where the thought ends."""
         for size in range(1, len(completion.tokens) + 1):
             tokens = completion.tokens[:size]
             ending = self.marks.ending(tokens)
@@ -137,7 +136,6 @@ class ServedThinker:
     def _read(
         self, question: Question, thought: Closed, answers: Sequence[tuple[int, ...]]
     ) -> tuple[list[float], list[float]]:
-        """Log p of a thought after every prompt, and of answers after it."""
         own = question.prompts[0]
         sequences = [prompt + thought.drawn for prompt in question.prompts]
         if thought.answered:

@@ -136,7 +136,6 @@ class Greedy:
 
 
 def _uniforms(rows: Sequence[Draw], step: int) -> Tensor:
-    """One uniform number a row, (R,)."""
     counts = {row.key: 0 for row in rows}
     for row in rows:
         counts[row.key] = max(counts[row.key], row.sample + 1)

@@ -150,7 +150,6 @@ def _mean(
     bound: Bound,
     estimator: str,
 ) -> Estimate:
-    """Average independent estimates; several have an error."""
     count = len(replicates)
     value = math.fsum(replicates) / count
     if value == -math.inf:
@@ -317,8 +316,6 @@ def _grouped(log_w: Tensor) -> tuple[float, ...]:
 
 
 def _numbers(key: int) -> Drawn:
-    """Random numbers of a text: (replicate, n) -> n of them."""
-
     def drawn(replicate: int, count: int) -> Tensor:
         blocks = uniforms(key, (0, replicate), -(-count // LANES))
         return torch.from_numpy(blocks.reshape(-1)[:count])

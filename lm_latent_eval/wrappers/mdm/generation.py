@@ -98,7 +98,6 @@ class Writer:
     def _batch(
         self, requests: Sequence[Request], length: int
     ) -> Iterator[tuple[int, str]]:
-        """Write B texts of equal length after contexts of equal length."""
         given = torch.tensor([before for *_, before in requests], dtype=torch.long)
         start = given.shape[1]
         hidden = torch.full((len(requests), length), self.denoiser.mask)
@@ -134,8 +133,6 @@ class Writer:
         requests: Sequence[Request],
         step: int,
     ) -> None:
-        """Do a step in given texts, in batches that fit memory."""
-
         def named_row(row: int, err: ValueError) -> ValueError:
             return named(requests[int(rows[row])][0], err)
 
@@ -156,7 +153,6 @@ class Writer:
         requests: Sequence[Request],
         step: int,
     ) -> Tensor:
-        """Texts after a step has revealed tokens of a block."""
         masked = torch.zeros_like(tokens, dtype=torch.bool)
         hidden = masked[:, block] = tokens[:, block] == self.denoiser.mask
         log_p = self._log_probs(tokens, masked, block)
@@ -196,7 +192,6 @@ class Writer:
     def _text(
         self, before: list[int], ids: list[int], how: GenerationOptions
     ) -> tuple[str, bool]:
-        """Text up to its end, and whether it has ended."""
         length = next((n for n, i in enumerate(ids) if i in self.ends), len(ids))
         ended = length < len(ids)
         ids = ids[:length]

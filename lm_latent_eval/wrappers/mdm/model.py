@@ -115,7 +115,6 @@ class MDMScorer(NetworkScorer):
         cut: Callable[[Query], Cut],
         ask: Callable[[int, MDMOptions, int], Requests[TargetEstimate]],
     ) -> Iterator[Answer]:
-        """Score the windows of queries, and combine them."""
         missed = Missed(queries)
         cuts, jobs, owners, num_blocks = [], [], [], []
         for n, query in enumerate(queries):

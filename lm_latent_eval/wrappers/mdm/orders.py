@@ -88,7 +88,6 @@ def _in_any_order(masked: Tensor, u: Tensor, size: int) -> Tensor:
 
 
 def _numbers(streams: Streams, step: int, length: int, count: int) -> Tensor:
-    """Random numbers of (0, 1) for each path at a step, (K, n at least)."""
     rounds = -(-count // LANES)  # no path takes more than L steps
     return torch.cat([streams(step + length * n)[0] for n in range(rounds)], 1)
 

@@ -283,7 +283,6 @@ class TokenCutter:
         return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _tokens(self, text: str) -> tuple[list[int], list[int]]:
-        """Tokens, and the end of each in the text."""
         if self.tokenizer.is_fast:
             cut = self.tokenizer(
                 text, add_special_tokens=False, return_offsets_mapping=True

@@ -288,7 +288,6 @@ class MixtureScorer(TextScorer):
         return model, ComponentRequest(name, None if whole else context, text)
 
     def _answers(self, plans: Sequence[_Plan], missed: Missed) -> Iterator[Answer]:
-        """Score all requests of a block by every model, and combine them."""
         every = (pair for plan in plans for pair in plan.requests.values())
         by_model: defaultdict[str, list[ComponentRequest]] = defaultdict(list)
         for name, request in dict.fromkeys(every):
@@ -350,7 +349,6 @@ class _Plan:
 
 
 def _chosen(variants: Sequence[Variant], uniform: float) -> Variant:
-    """Variant by a uniform number."""
     if not isinstance(variants, list):  # equally probable ones, too many to list
         return variants[int(uniform * len(variants))]
     ends = [*itertools.accumulate(math.exp(v.log_weight) for v in variants)]

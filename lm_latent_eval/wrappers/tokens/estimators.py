@@ -85,7 +85,6 @@ class WalkEstimator:
 
     @staticmethod
     def _share(walk: SegmentationWalk, log_w: Tensor) -> float:
-        """Share of all segmentations but the canonical one."""
         return -math.expm1(min(walk.stretch.log_p - float(log_w[:PASSES].max()), 0.0))
 
     def difference(

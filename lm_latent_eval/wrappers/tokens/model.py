@@ -147,7 +147,6 @@ class TokensScorer(NetworkScorer):
         walks: Sequence[SegmentationWalk],
         scores: Scores,
     ) -> Answer:
-        """Combine the windows of a text."""
         plain = [scores[piece.scored] for piece in pieces]
         restores = True  # others are refused
         if (estimator := self._estimator) is None:
@@ -309,7 +308,6 @@ class TokensScorer(NetworkScorer):
     # -- shared -----------------------------------------------------------------------
 
     def _scores(self, pieces: Sequence[Piece]) -> Scores:
-        """Score canonical segmentations, equal ones once."""
         distinct = list(dict.fromkeys(p.scored for p in pieces if p.scored[1]))
         scores = self._reader.score(distinct, self._batch_size)
         return dict(zip(distinct, scores, strict=True))

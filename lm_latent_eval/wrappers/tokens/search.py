@@ -333,6 +333,5 @@ def _slots(row: Tensor) -> Tensor:
 
 
 def _picked(log_p: Tensor, row: Tensor, token: Tensor) -> Tensor:
-    """Log p of tokens after rows, float64 on the host."""
     row, token = sent(torch.stack([row, token]), log_p.device)
     return fetched(log_p[row, token])[0].double()

@@ -132,7 +132,6 @@ class ByteVocabulary:
 def _pieces(
     backend: Any, names: Sequence[str | None], added: dict[int, bytes]
 ) -> tuple[Pieces, Pieces]:
-    """Bytes of tokens at the beginning, and later."""
     decoder = json.loads(backend.to_str())["decoder"]
     kinds = set(_kinds(decoder))
     if "ByteLevel" in kinds:
