@@ -37,9 +37,9 @@ from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.metric_functions.strings import CausalLMScorer
 from lm_latent_eval.models import checkpoint, srnn
 from lm_latent_eval.scoring.interface import Query
-from lm_latent_eval.scoring.string_scorers import CausalLMScorer
 from lm_latent_eval.testing.case import PREDICTED, Case, keys
 from lm_latent_eval.testing.model_laws import numbers_of
 from lm_latent_eval.text.words import END
@@ -160,7 +160,7 @@ def of_wrappers(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:
 
     yield "cot", think
     scorer = CausalLMScorer(causal.model.eval(), causal.tokenizer)
-    yield "causal LM", lambda: scorer.score(["abab"] * 2).log_p
+    yield "causal LM", lambda: scorer(["abab"] * 2).log_p
 
 
 def of_trainings(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:

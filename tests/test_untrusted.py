@@ -22,8 +22,8 @@ from lm_latent_eval.distortion.languages.causal import CausalLanguage
 from lm_latent_eval.distortion.languages.language import load_tokenizer
 from lm_latent_eval.files import beside, safe_name
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
+from lm_latent_eval.metric_functions.strings import string_scorer
 from lm_latent_eval.models.checkpoint import load_checkpoint
-from lm_latent_eval.scoring.string_scorers import string_scorer
 from lm_latent_eval.text.orthography import Spacing
 from tests import kglm_archives
 from tests.allennlp_archive import files, write_directory

@@ -213,11 +213,12 @@ def _read(args: argparse.Namespace, run: Path) -> list[Run]:
 
 
 def _scored(args: argparse.Namespace, directory: Path) -> Run:
+    from lm_latent_eval.metric_functions.strings import causal_record
     from lm_latent_eval.models.checkpoint import Checkpoint
+    from lm_latent_eval.networks.network import is_latent
     from lm_latent_eval.report.units import Run
     from lm_latent_eval.scoring.files import score
     from lm_latent_eval.scoring.opening import open_model, scorer_of
-    from lm_latent_eval.scoring.string_scorers import causal_record, is_latent
     from lm_latent_eval.text.corpora import read_texts
 
     texts = read_texts(args.data)

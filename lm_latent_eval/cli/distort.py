@@ -162,8 +162,8 @@ def _measure(args: argparse.Namespace) -> None:
     from lm_latent_eval.distortion.figures import draw_page
     from lm_latent_eval.distortion.languages.loading import language_of
     from lm_latent_eval.distortion.learners import load_learner
+    from lm_latent_eval.networks.network import is_latent
     from lm_latent_eval.registry import require
-    from lm_latent_eval.scoring.string_scorers import is_latent
 
     require("matplotlib", extra="plots")  # missing is an error now, not after scoring
     corpus = Corpus.open(args.corpus)

@@ -31,13 +31,12 @@ from lm_latent_eval.estimators import Bound
 from lm_latent_eval.inference import estimator_class
 from lm_latent_eval.latent import Normalization, offers
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
-from lm_latent_eval.networks.network import check_positions
+from lm_latent_eval.networks.network import check_positions, is_latent
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.likelihoods import whole_texts
+from lm_latent_eval.scoring.log_likelihoods import LogLikelihoods
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device
 from lm_latent_eval.scoring.scorer import Scorer
-from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
-from lm_latent_eval.scoring.string_scorers import is_latent
 from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.text.unknown_words import UnknownWords
 from lm_latent_eval.text.words import END, SPECIAL_WORDS, WordTokenizer

@@ -114,7 +114,7 @@ def _scored(
         WhiteSpaceWords,
         distinct_words,
     )
-    from lm_latent_eval.scoring.string_scorers import string_scorer
+    from lm_latent_eval.metric_functions.strings import string_scorer
     from lm_latent_eval.text.noise import NoiseChannel
     from lm_latent_eval.text.words import checked_strings
 
@@ -145,7 +145,7 @@ def _scored(
         for replicate in range(replicates):
             batch += [noise.distort(t, n, replicate) for n, t in enumerate(texts)]
     likelihoods = string_scorer(scorer, tokenizer=tokenizer, **(settings or {}))
-    scored = likelihoods.score(batch)
+    scored = likelihoods(batch)
     scores, errors = scored.log_p.tolist(), scored.stderr.tolist()
     for score, text in zip(scores, batch, strict=True):
         if not math.isfinite(score):

@@ -26,7 +26,7 @@ from transformers import (
 
 from lm_latent_eval.devices import check_width, moved
 from lm_latent_eval.files import one_line
-from lm_latent_eval.models import MODELS, checkpoint
+from lm_latent_eval.models import MODELS, checkpoint, name_of
 from lm_latent_eval.networks.causal import CausalReader
 from lm_latent_eval.text.files import digest
 
@@ -223,6 +223,23 @@ def refuse_latent(path: str | Path, alias: str, expected: str) -> None:
             f"{path} holds a {name} model, which {backend} reads: {alias} is around "
             f"{expected}"
         )
+
+
+def is_latent(path: str | Path) -> bool:
+    """Whether one of our models is there, rather than one of transformers' own."""
+    try:
+        config, _ = PretrainedConfig.get_config_dict(str(path))
+    except OSError as err:
+        raise ValueError(
+            f"{path}: no such directory, and not a repository that the hub serves now"
+        ) from err
+    except RecursionError as err:
+        raise ValueError(f"{path} holds no model: it is nested too deeply") from err
+    except TypeError as err:  # of older transformers, where JSON is no object
+        raise ValueError(f"{path} holds no model: it is no configuration") from err
+    if "model_type" not in config:
+        raise ValueError(f"{path} holds no model: its config.json is missing")
+    return name_of(config.get("model_type")) is not None
 
 
 def refuse_class(config: PretrainedConfig, name: str, auto_class: Any) -> None:

@@ -35,7 +35,7 @@ from lm_latent_eval.distortion.measure import (
 )
 from lm_latent_eval.distortion.statistics import ErrorCurve, JointHistogram
 from lm_latent_eval.estimators import Bound, bootstrap_interval
-from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
+from lm_latent_eval.scoring.log_likelihoods import LogLikelihoods
 from tests.distortion.tiny import REGULAR, draw, gpt2, pcfg, regular
 from tests.means import normal, uniform
 

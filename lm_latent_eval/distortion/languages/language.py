@@ -40,7 +40,7 @@ from transformers import (
 
 from lm_latent_eval.estimators import Bound
 from lm_latent_eval.files import write_text
-from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods
+from lm_latent_eval.scoring.log_likelihoods import LogLikelihoods
 from lm_latent_eval.text.files import read_json
 from lm_latent_eval.uniforms import LANES, stream_key, uniforms, uniforms_of
 

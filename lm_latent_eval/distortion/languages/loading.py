@@ -18,8 +18,8 @@ from lm_latent_eval.distortion.languages.latent import LatentLanguage
 from lm_latent_eval.distortion.languages.pcfg import PCFG
 from lm_latent_eval.ledger.settings import differences
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
+from lm_latent_eval.networks.network import is_latent
 from lm_latent_eval.scoring.options import parse_device, parse_dtype
-from lm_latent_eval.scoring.string_scorers import is_latent
 
 EXAMPLES = Path(__file__).parent / "examples"
 

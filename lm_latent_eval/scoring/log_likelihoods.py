@@ -1,15 +1,11 @@
-"""``SequenceScorer``: log-probabilities of strings.
-
-``string_scorers`` makes such a thing of any model or function that scores strings.
-``TextScorer`` is what a host asks: queries with contexts in, estimates out.
-"""
+"""Log-probabilities of sequences, each with its Monte Carlo error."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -42,16 +38,3 @@ class LogLikelihoods:
                 log_p.append(float(score))
                 stderr.append(0.0)
         return cls(*torch.tensor([log_p, stderr], dtype=torch.float64))
-
-
-@runtime_checkable
-class SequenceScorer(Protocol):
-    """Gives strings a log-probability, or a score that stands for one."""
-
-    def score(self, sequences: Sequence[str], /) -> LogLikelihoods:
-        """Score strings.
-
-        Raises:
-            ValueError: If one cannot be scored.
-        """
-        ...

@@ -1,8 +1,4 @@
-"""Anything that scores strings as a ``SequenceScorer``.
-
-That is a function from strings to log-scores in nats, normalised or not; a Hugging Face
-causal LM; or one of our latent LMs.
-"""
+"""Functions of strings out of models: a causal LM, a latent LM of ours, a function."""
 
 from __future__ import annotations
 
@@ -14,26 +10,28 @@ from typing import Any, TypeAlias
 
 from transformers import (
     AutoTokenizer,
-    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.models import name_of
 from lm_latent_eval.networks.causal import CausalReader, Tokens, TokenScores
-from lm_latent_eval.networks.network import load_causal, positions_of, start_token
+from lm_latent_eval.networks.network import (
+    is_latent,
+    load_causal,
+    positions_of,
+    start_token,
+)
 from lm_latent_eval.scoring.answer import Answer
+from lm_latent_eval.scoring.log_likelihoods import LogLikelihoods
 from lm_latent_eval.scoring.model import LatentModel, load
 from lm_latent_eval.scoring.records import NO_END, TASK, Record
-from lm_latent_eval.scoring.sequence_scorer import LogLikelihoods, SequenceScorer
 from lm_latent_eval.text.words import encodable
 
 ScoreFunction: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]
 """Strings -> a log-score of each, nats, or an estimate that knows its error."""
-Scorable: TypeAlias = (
-    "SequenceScorer | ScoreFunction | LatentModel | PreTrainedModel | str | Path"
-)
+StringScorer: TypeAlias = Callable[[Sequence[str]], LogLikelihoods]
+Scorable: TypeAlias = "ScoreFunction | LatentModel | PreTrainedModel | str | Path"
 
 
 def string_scorer(
@@ -41,12 +39,12 @@ def string_scorer(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     **settings: Any,
-) -> SequenceScorer:
+) -> StringScorer:
     """Make a scorer of strings out of any model.
 
     Args:
-        scorer: A scorer or a function of strings; a causal LM of ``transformers``, or
-            its directory or name on the hub; a latent LM of ours, or its directory.
+        scorer: A function of strings; a causal LM of ``transformers``, or its
+            directory or name on the hub; a latent LM of ours, or its directory.
         tokenizer: Of a causal LM; by default the one saved beside it.
         **settings: For a latent LM, as :meth:`LatentModel.log_likelihood` takes them;
             for a causal LM ``batch_size``.
@@ -58,7 +56,7 @@ def string_scorer(
     if isinstance(scorer, str | Path):
         scorer = load(scorer) if is_latent(scorer) else load_causal(scorer)
     if isinstance(scorer, LatentModel):
-        return FunctionScorer(partial(scorer.log_likelihood, **settings))
+        return partial(_scored, partial(scorer.log_likelihood, **settings))
     if isinstance(scorer, PreTrainedModel):  # callable too, but not on strings
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(
             scorer.name_or_path, trust_remote_code=False
@@ -66,37 +64,29 @@ def string_scorer(
         return CausalLMScorer(scorer, tokenizer, **settings)
     if settings:
         raise TypeError(f"a function takes no settings; got {', '.join(settings)}")
-    if isinstance(scorer, SequenceScorer):
-        return scorer
     if not callable(scorer):
         raise TypeError(
             "scorer must be a function from texts to log-scores, a causal LM of "
             f"transformers, a latent LM, or the path of either; got {scorer!r}"
         )
-    return FunctionScorer(scorer)
+    return partial(_scored, scorer)
 
 
-@dataclass(frozen=True)
-class FunctionScorer:
-    """Scores strings by a function."""
+def _scored(function: ScoreFunction, sequences: Sequence[str]) -> LogLikelihoods:
+    """Call a function once, with all strings.
 
-    function: ScoreFunction
-
-    def score(self, sequences: Sequence[str], /) -> LogLikelihoods:
-        """Call the function once, with all strings.
-
-        Raises:
-            ValueError: If it does not return one score a string.
-        """
-        scores: Sequence[Any] = self.function([*sequences])
-        if len(scores) != len(sequences):
-            raise ValueError(
-                f"the scorer gave {len(scores)} scores of {len(sequences)} texts"
-            )
-        if None in scores:
-            text = sequences[[*scores].index(None)]
-            raise ValueError(f"the scorer gave None for {text[:60]!r}")
-        return LogLikelihoods.of(scores)
+    Raises:
+        ValueError: If it does not return one score a string.
+    """
+    scores: Sequence[Any] = function([*sequences])
+    if len(scores) != len(sequences):
+        raise ValueError(
+            f"the scorer gave {len(scores)} scores of {len(sequences)} texts"
+        )
+    if None in scores:
+        text = sequences[[*scores].index(None)]
+        raise ValueError(f"the scorer gave None for {text[:60]!r}")
+    return LogLikelihoods.of(scores)
 
 
 @dataclass(frozen=True)
@@ -111,7 +101,7 @@ class CausalLMScorer:
     tokenizer: PreTrainedTokenizerBase
     batch_size: int = 16
 
-    def score(self, sequences: Sequence[str], /) -> LogLikelihoods:
+    def __call__(self, sequences: Sequence[str], /) -> LogLikelihoods:
         """Return the log-likelihood of each string, exactly.
 
         Raises:
@@ -181,20 +171,3 @@ def causal_record(directory: Path, texts: Sequence[str]) -> Record:
         for n, (text, each) in enumerate(zip(texts, scores, strict=True))
     ]
     return Record(TASK, settings, answers)
-
-
-def is_latent(path: str | Path) -> bool:
-    """Whether one of our models is there, rather than one of transformers' own."""
-    try:
-        config, _ = PreTrainedConfig.get_config_dict(str(path))
-    except OSError as err:
-        raise ValueError(
-            f"{path}: no such directory, and not a repository that the hub serves now"
-        ) from err
-    except RecursionError as err:
-        raise ValueError(f"{path} holds no model: it is nested too deeply") from err
-    except TypeError as err:  # of older transformers, where JSON is no object
-        raise ValueError(f"{path} holds no model: it is no configuration") from err
-    if "model_type" not in config:
-        raise ValueError(f"{path} holds no model: its config.json is missing")
-    return name_of(config.get("model_type")) is not None

@@ -7,7 +7,7 @@ from transformers import GPT2LMHeadModel
 
 import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
-from lm_latent_eval.scoring.string_scorers import string_scorer
+from lm_latent_eval.metric_functions.strings import string_scorer
 from tests import tiny_causal
 
 TEXTS = ["abba", "aabab", "b", "bbbbbbbb", "aab"]
@@ -36,20 +36,20 @@ def test_causal_lm_agrees_with_the_chain_rule(causal_lm, tmp_path):
         string_scorer(str(directory)),
         string_scorer(GPT2LMHeadModel.from_pretrained(directory)),
     ):
-        found = scorer.score(TEXTS).log_p.tolist()
+        found = scorer(TEXTS).log_p.tolist()
         assert found == pytest.approx(expected, abs=1e-9)
 
 
 def test_causal_lm_refuses_what_it_cannot_score(causal_lm):
     model, tokenizer = causal_lm
     with pytest.raises(ValueError, match=r"texts\[1\] has 12 tokens.*window is 12"):
-        string_scorer(model, tokenizer=tokenizer).score(["a", "a" * 12])
+        string_scorer(model, tokenizer=tokenizer)(["a", "a" * 12])
     no_start = tiny_causal.fast(tokenizer.backend_tokenizer)
     with pytest.raises(ValueError, match="neither a BOS nor an EOS"):
-        string_scorer(model, tokenizer=no_start).score(["a"])
+        string_scorer(model, tokenizer=no_start)(["a"])
     training = GPT2LMHeadModel(model.config).train()
     with pytest.raises(ValueError, match="training mode"):
-        string_scorer(training, tokenizer=tokenizer).score(["a"])
+        string_scorer(training, tokenizer=tokenizer)(["a"])
 
 
 # -- others ----------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_latent_lm_by_directory_and_as_an_object():
     expected = model.log_likelihood(texts, num_samples=20)
 
     for scored in (CHECKPOINT, model):
-        found = string_scorer(scored, num_samples=20).score(texts)
+        found = string_scorer(scored, num_samples=20)(texts)
         assert found.log_p.tolist() == [each.log_evidence for each in expected]
         assert found.stderr.tolist() == [each.stderr for each in expected]
 
@@ -72,8 +72,7 @@ def letters(texts):
 
 def test_a_function_is_a_scorer_and_what_is_none_says_so(tmp_path):
     found = string_scorer(letters)
-    assert found.score(["a", "plum"]).log_p.tolist() == [-1, -4]
-    assert string_scorer(found) is found
+    assert found(["a", "plum"]).log_p.tolist() == [-1, -4]
     with pytest.raises(TypeError, match="no settings; got num_samples"):
         string_scorer(letters, num_samples=3)
     with pytest.raises(TypeError, match="scorer must be a function"):
