@@ -130,8 +130,8 @@ class DrawnSet:
     """A set of options that is too large to score in full, sampled instead.
 
     Args:
-        weights: What is drawn from, shape (N,), positive, up to a constant: the nearer
-            to p, the sooner a total above 1 is found.
+        weights: Weights of the draws, shape (N,), positive, up to a constant: the
+            nearer to p, the sooner a total above 1 is found.
         floor: Share of a uniform distribution that is mixed in.
     """
 

@@ -134,8 +134,8 @@ def audit(
 
     Args:
         session: Backend, texts and numbers of requests.
-        model: Its name.
-        command: What repeats this audit.
+        model: Name of the model.
+        command: Command that repeats this audit.
         only: Parts; none is all.
         say: Is given the forecast cost, before it begins.
 

@@ -136,7 +136,7 @@ class Backend(Protocol):
         """Answer ``generate_until`` requests, in one call.
 
         Args:
-            contexts: What to continue.
+            contexts: Contexts to continue.
             tokens: The most to write.
             sample: By chance at temperature 1, or greedily.
         """
@@ -428,7 +428,7 @@ class Session:
 
         Args:
             replies: The scores.
-            comparisons: How many are made, among which the level of a part is shared.
+            comparisons: Number of comparisons that share the level of a part.
         """
         error = math.sqrt(sum(reply.error**2 for reply in replies))
         if not error:
@@ -538,9 +538,9 @@ class Session:
 
         Args:
             context: It ends where a word does.
-            rest: What follows it in its text.
-            written: What the backend has written there.
-            rng: Which words are asked for where there are too many; None: the first.
+            rest: Continuation of the context in its text.
+            written: Continuations that the backend wrote there.
+            rng: Generator that chooses among too many words; None: the first.
         """
         if self.options:
             options, least = [*self.options], 0

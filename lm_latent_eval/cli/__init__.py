@@ -83,7 +83,7 @@ def _parser(words: Sequence[str] | None = None) -> Parser:
     """Return the parser of all commands, in full of those that are named.
 
     Args:
-        words: Of a command line; None is all commands in full.
+        words: Words of a command line; None is all commands in full.
     """
     parser = Parser(
         prog="lm-latent-eval",

@@ -163,8 +163,8 @@ def warn_of_idle(
     """Warn about given options that have no effect.
 
     Args:
-        args: As parsed.
-        names: What has no effect; None is all but what tells where output goes.
+        args: The parsed arguments.
+        names: Options without effect; None is all except those of output.
         why: The reason.
     """
     given: dict[str, str] = getattr(args, "given", {})
@@ -202,7 +202,7 @@ def add_options(
     """Add options of a table, to be read where the model is known.
 
     Args:
-        parser: Where to.
+        parser: Parser that gets them.
         kind: The table, see ``lm_latent_eval.options``.
         names: Which; None is all.
     """

@@ -39,7 +39,7 @@ def contrastive_entropy(
 
     Args:
         log_scores: Log-scores of the sentences in nats, shape ``(N,)``.
-        distorted: Those of their distorted copies, shape ``(..., N)``: levels and
+        distorted: Scores of their distorted copies, shape ``(..., N)``: levels and
             replicates lead.
         num_units: U: in all, or a count a sentence, shape ``(N,)``; N itself for a
             rate per sentence.

@@ -95,7 +95,7 @@ def mean_entropy(
 
     Args:
         log_scores: Log-scores of the sentences in nats, shape ``(N,)``.
-        copies: Those of the copies, shape ``(R, N)``.
+        copies: Scores of the copies, shape ``(R, N)``.
         num_units: In all, or a count a sentence, shape ``(N,)``.
         stderrs: Monte Carlo errors of ``log_scores`` in nats, shape ``(N,)``; ``inf``
             where that of a sentence, or of one of its copies, is not known. None is 0.
@@ -138,8 +138,8 @@ def mean_ratio(
 
     Args:
         log_scores: Log-scores of the sentences in nats, shape ``(N,)``.
-        copies: Those of the copies, shape ``(R, N)``.
-        baseline: Those of the copies at the baseline level, shape ``(R, N)``.
+        copies: Scores of the copies, shape ``(R, N)``.
+        baseline: Scores of the copies at the baseline level, shape ``(R, N)``.
         stderrs: Monte Carlo errors of ``log_scores``, as ``mean_entropy`` takes them.
 
     Returns:

@@ -163,11 +163,11 @@ class TextNoise(Generic[T]):
     and the replicate: batches, shards and the number of processes change nothing.
 
     Attributes:
-        channel: What happens to the units of a string.
-        units: What they are; the channel's vocabulary is of the same kind.
-        seed: Of the noise.
-        replicate: Which of the independent distorted copies data sets become.
-        column: Which column holds the strings.
+        channel: Noise channel over the units of a string.
+        units: Kind of the units; the channel's vocabulary is of the same kind.
+        seed: Seed of the noise.
+        replicate: Index of the independent distorted copy that data sets become.
+        column: Column of the strings.
 
     Example:
         >>> from datasets import Dataset
@@ -190,8 +190,8 @@ class TextNoise(Generic[T]):
 
         Args:
             text: The string; one without units stays as it is.
-            name: What tells it from every other: its number, say.
-            replicate: Which of the independent distorted copies.
+            name: Name that no other string has, such as its index.
+            replicate: Index of the independent distorted copy.
         """
         noisy = self.channel.distort(
             self.units.cut(text), seed=self.seed, name=name, replicate=replicate

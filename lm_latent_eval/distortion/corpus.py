@@ -254,7 +254,7 @@ def as_texts(corpus: Corpus, end: End) -> Dataset:
 
     Args:
         corpus: The sequences.
-        end: What is part of a text.
+        end: Strings that are part of a text.
 
     Returns:
         A row a sequence: ``index``, ``begin`` (context), ``text`` and ``true_log_p`` in

@@ -47,7 +47,7 @@ class Perturbation:
     Attributes:
         alphabet: Sigma, the tokens that are inserted, in ascending order; neither begin
             nor end.
-        end_id: What sequences end with.
+        end_id: Last token of sequences.
         max_length: The most tokens of a sequence, its end included.
 
     Example:

@@ -196,7 +196,7 @@ class LatentLearner:
             words: Token -> word of the language; an unknown word is an error.
             end_id: Token that ends a sequence.
             batch_size: Texts scored together; None is as many as memory allows.
-            options: As of :func:`load_learner`.
+            options: Options as of :func:`load_learner`.
 
         Raises:
             ValueError: If the model lacks a word of the language or is no distribution

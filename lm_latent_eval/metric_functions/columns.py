@@ -75,8 +75,8 @@ def known(
 
     Args:
         inputs: Keyword arguments of ``compute``.
-        functions: What takes them; of classes' constructors, such as ``Rate.of``, the
-            options after their columns alone.
+        functions: Functions that take them; of classes' constructors, such as
+            ``Rate.of``, the options after their columns alone.
         others: Further names.
 
     Raises:
@@ -136,8 +136,8 @@ def whole_counts(counts: Sequence[float], name: str, *, least: int = 0) -> list[
 
     Args:
         counts: One an input.
-        name: Of the column.
-        least: What each must be.
+        name: Name of the column.
+        least: Least value of each.
 
     Raises:
         ValueError: If one is missing, too small or no whole number.

@@ -75,7 +75,7 @@ def intervals(bands: Sequence[Band], label: str, names: Sequence[str] = ()) -> F
 
     Args:
         bands: The numbers.
-        label: Of the axis.
+        label: Label of the axis.
         names: All models, whose looks are by their turn; without any, what is drawn
             are differences, and where there is none is marked.
     """

@@ -38,7 +38,7 @@ def read_table(
     Args:
         path: The file.
         models: Columns of models.
-        better: Which scores of questions are better, ``higher`` or ``lower``.
+        better: Direction of better scores of questions, ``higher`` or ``lower``.
 
     Raises:
         ValueError: If columns or direction are not declared, there are fewer than two

@@ -187,7 +187,7 @@ def _explained(
     """Explain results of lm-eval.
 
     Args:
-        config: Its configuration.
+        config: Configuration of the run.
         facts: Facts about a model of ours; None of others.
         tasks: Task -> its numbers. Those of a record share ties, and know errors and
             bounds that a task of lm-eval does not print.

@@ -64,7 +64,7 @@ def page(path: Path, *, width: float, height: float) -> Iterator[Figure]:
     Nothing is written if the drawing fails, and nothing stays open.
 
     Args:
-        path: Of the files, without their endings; its folder is made if need be.
+        path: Files without their endings; the folder is made if need be.
         width: Inches.
         height: Inches.
 
@@ -133,7 +133,7 @@ def legend(figure: Figure, entries: Mapping[str, Any]) -> None:
 
     Args:
         figure: With everything drawn.
-        entries: What is drawn, by its label; none is no legend.
+        entries: Artists by their label; none is no legend.
     """
     for rows in range(1, len(entries) + 1):
         shown = figure.legend(

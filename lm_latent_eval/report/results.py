@@ -81,7 +81,7 @@ def read_records(path: Path, content: Any) -> dict[str, Run]:
 
     Args:
         path: The results.
-        content: Their content.
+        content: Content of that file.
     """
     named = content["config"].get("latent_eval", {}).get("records", {})
     files = {task: beside(path, name) for task, name in named.items()}

@@ -51,8 +51,9 @@ def _read_archive(path: Path, content: Any, metric: str | None) -> list[Run]:
 
     Args:
         path: The aggregate.
-        content: Its JSON.
-        metric: Its name, or the identity of its result; None is the first of a task.
+        content: JSON of that file.
+        metric: Name of a metric, or identity of its result; None is the first of a
+            task.
 
     Raises:
         ValueError: If there are no samples beside it, or none of this metric, or this
@@ -138,7 +139,7 @@ def _read_inspect(path: Path, content: Any, metric: str | None) -> list[Run]:
 
     Args:
         path: The file, for messages.
-        content: Its JSON.
+        content: JSON of that file.
         metric: Name of a scorer, or ``SCORER/KEY`` where its values have names; None is
             the first one.
 

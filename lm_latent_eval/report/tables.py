@@ -208,8 +208,8 @@ def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
     """Return rows as lines of a terminal, in columns as wide as their widest cell.
 
     Args:
-        rows: Their cells; the last one of a row that is shorter than others may be of
-            any width.
+        rows: Cells of each row; the last one of a row that is shorter than others may
+            be of any width.
         right: Whether the cells but the first are flush right.
 
     Example:

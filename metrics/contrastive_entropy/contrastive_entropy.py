@@ -40,21 +40,21 @@ Args:
     stderrs: Monte Carlo errors of `log_scores`, nats, where latents were drawn, 0 by
         default; inf where that of a sentence, or of one of its copies, is not known.
         With texts, a latent LM tells its own.
-    levels: Which levels a column `distorted` holds, 0.1 for 10 %, where its rows have
+    levels: Levels that a column `distorted` holds, 0.1 for 10 %, where its rows have
         no keys; with texts, at which levels to distort them. 0.1, 0.3 and 0.5 by
         default.
     baseline: The level that ratios are over; the lowest by default.
-    against: What `compute` returned for another model on the same text, also read back
+    against: Result of `compute` for another model on the same text, also read back
         from JSON; adds a verdict.
     texts: Sentences, in place of all scores; each has a word.
     scorer: A function from a list of texts to their log-scores in nats; a causal LM of
         transformers or its path; a latent LM of this package or its path.
-    tokenizer: Of a causal LM; by default the one saved beside it.
-    settings: Of the scorer, such as {"num_samples": 1000} for a latent LM.
-    vocabulary: What words are substituted by, the words of the training text for one;
+    tokenizer: Tokenizer of a causal LM; by default the one saved beside it.
+    settings: Settings of the scorer, such as {"num_samples": 1000} for a latent LM.
+    vocabulary: Units that substitute words, the words of the training text for one;
         by default those of the texts themselves.
     replicates: Distorted copies a text and level, 10 by default.
-    seed: Of the noise, 0 by default.
+    seed: Seed of the noise, 0 by default.
 
 Returns:
     bits_per_word, nats_per_word, bits_per_sentence, nats_per_sentence and ratio, each a

@@ -32,24 +32,24 @@ Args:
         estimates (a latent model's); 0 is exact, as all are without it.
     bins: "width" (equal ranges of true log-probability; bins of ten sequences and fewer
         are not reported) or "count" (equal numbers of sequences).
-    num_bins: How many bins, 50 by default.
+    num_bins: Number of bins, 50 by default.
     resamples: Bootstrap resamples a bin, 10,000 by default.
-    confidence: Of the intervals, 0.95 by default.
-    seed: Of the resampling, 0 by default.
+    confidence: Confidence of the intervals, 0.95 by default.
+    seed: Seed of the resampling, 0 by default.
     histogram_bins: Bins of each axis of the joint histogram, 50 by default.
 
 Returns:
     mean_error: Over all sequences, nats; minus the divergence KL(language || model) if
         the sequences were drawn from the language.
     share_underestimated: Share of sequences with an error below 0.
-    share_stderr: Its binomial standard error.
+    share_stderr: Binomial standard error of that share.
     bins: From the least to the most probable sequences, each with lowest, highest and
         mean_true_log_p, count, mean_error and the interval from lower to upper;
         monte_carlo_stderr and estimator_bias of the mean error, 0 without stderr; and
         underestimates, whether upper less estimator_bias is below 0 and that
         bias at most 1/32: beyond, nobody can tell.
-    monte_carlo_stderr, estimator_bias: The same of mean_error. The bias is that of
-        log p-hat to second order, at most 0.
+    monte_carlo_stderr, estimator_bias: Error and bias of mean_error. The bias is
+        that of log p-hat to second order, at most 0.
     left_out: Sequences in bins too small to be reported.
     histogram: edges of both axes, and counts[true bin][model bin].
 

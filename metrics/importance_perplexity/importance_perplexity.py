@@ -35,11 +35,12 @@ Args:
     num_tokens: Predicted tokens of each text.
     log_increments: In place of both, for the token level: of each text a list of
         particle filters, each the list of its log-increments in nats, one a token.
-    confidence: Of the certificate, 0.95 by default.
+    confidence: Confidence of the certificate, 0.95 by default.
     level: "instance", or "token" if the log-weights are those of particle filters.
-    num_configurations: Of how many runs on these texts this is the best, 1 by default:
+    num_configurations: Number of runs on these texts of which this is the best, 1 by
+        default:
         the certificate pays for the choice.
-    multiplicity: How often the most repeated text occurs with the same draws, 1 by
+    multiplicity: Copies of the most repeated text with the same draws, 1 by
         default.
 
 Returns:
@@ -50,15 +51,15 @@ Returns:
         at the corpus level the spread alone. It is no standard error: draws do not know
         what their proposal never visits, so from log-weights alone there is none. A
         perplexity is inf above what a float can hold.
-    certified_perplexity: What the true perplexity is at most, at that confidence.
-    bound: Which way the perplexities err: "stochastic upper".
-    effective_sample_sizes, draws_stderrs (nats), pareto_ks: Of each text; with
+    certified_perplexity: Upper limit of the true perplexity, at that confidence.
+    bound: Direction of the error of the perplexities: "stochastic upper".
+    effective_sample_sizes, draws_stderrs (nats), pareto_ks: One a text; with
         effective_sample_size_median, effective_sample_size_minimum and
         share_pareto_k_above_0.7; None where fewer than 30 positive weights tell
         nothing of a tail, or a number is infinite.
-    corpus_effective_sample_size, corpus_num_samples: Of the products of weights.
+    corpus_effective_sample_size, corpus_num_samples: Sizes of the products of weights.
     curve: k -> instance-level perplexity from the first k draws of every text.
-    log_likelihood (nats), num_tokens, num_texts: What the perplexities are made of.
+    log_likelihood (nats), num_tokens, num_texts: Totals behind the perplexities.
 
 Examples:
     >>> import evaluate, lm_latent_eval

@@ -37,8 +37,8 @@ _CITATION = """\
 _KWARGS_DESCRIPTION = """
 Args:
     log_likelihoods: Log-likelihood of each text in nats, or of all together.
-    num_tokens, num_words, num_characters, num_bytes, num_sentences: Of each text, or of
-        all together; as many of the five as are known.
+    num_tokens, num_words, num_characters, num_bytes, num_sentences: Counts of
+        each text, or of all together; as many of the five as are known.
     stderr: Standard error of the total log-likelihood in nats, 0 by default.
     texts: In place of all counts but num_tokens: words are counted at white space,
         characters as code points with white space, bytes in UTF-8, and sentences as

@@ -48,10 +48,10 @@ class CausalLanguage(Language):
     Attributes:
         model: A causal network of transformers.
         temperature: T.
-        begin_id: What sequences follow.
-        end_id: What they end with; may be the same id.
+        begin_id: Token before a sequence.
+        end_id: Last token of a sequence; may be the same id.
         tokenizer: Saved beside what is drawn; None where there are no strings.
-        name: What to call it.
+        name: Name for messages.
         batch_size: Sequences computed together, which moves no number.
     """
 

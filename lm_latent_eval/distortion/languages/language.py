@@ -183,7 +183,7 @@ class Language(ABC):
 
         Args:
             seed: The user's seed.
-            indices: Which sequences, from 0 on.
+            indices: Indices of the sequences, from 0 on.
             max_length: N, the most tokens of a sequence, its end included.
 
         Raises:

@@ -37,8 +37,8 @@ def load_language(name: str | Path, **options: Any) -> Language:
     Args:
         name: A built-in example, a JSON file of a grammar, or a directory or a
             repository of the hub: a causal LM, or one of our latent models.
-        options: Of a causal or a latent LM: ``device``, ``dtype``, ``batch_size``; of a
-            causal LM also ``temperature``, ``begin_id`` and ``end_id``.
+        options: Options of causal or latent LMs: ``device``, ``dtype``, ``batch_size``;
+            of a causal LM also ``temperature``, ``begin_id`` and ``end_id``.
 
     Raises:
         ValueError: If there is no such language, its description is wrong, or it has no
@@ -79,7 +79,7 @@ def language_of(
 
     Args:
         corpus: The corpus.
-        path: Where the language is now; None is where it was.
+        path: Present path of the language; None is the recorded one.
         options: ``device`` and ``batch_size`` of a model.
 
     Raises:

@@ -39,10 +39,10 @@ def compare_questions(
     """Compare two models on the questions that both have.
 
     Args:
-        task: Its name.
+        task: Name of the task.
         a: A model's scores.
-        b: Another's.
-        cluster: As ``find_clusters`` takes it.
+        b: Another model's scores.
+        cluster: Field of the clusters, see ``find_clusters``.
 
     Raises:
         ValueError: If they are of other questions or metrics.

@@ -44,10 +44,10 @@ def compare_texts(
     """Compare two models on the texts that both have.
 
     Args:
-        task: Its name.
+        task: Name of the task.
         a: A model's log-likelihoods.
-        b: Another's.
-        cluster: As ``find_clusters`` takes it.
+        b: Another model's log-likelihoods.
+        cluster: Field of the clusters, see ``find_clusters``.
 
     Raises:
         ValueError: If they are of other texts, or have no unit in common.

@@ -43,7 +43,7 @@ def export_results(
     Args:
         runs: The results; tasks without an accuracy are left out.
         output: The repository's folder.
-        task_id: As the benchmark names it, where its data sets are named otherwise.
+        task_id: The benchmark's name of the task, where its data sets differ from it.
 
     Raises:
         ValueError: If there is no accuracy, one is of no data set of the hub, or a
@@ -180,9 +180,9 @@ def read_card(path: Path, name: str, tags: Sequence[str] = ()) -> ModelCard:
     """Return a model card that is there, or begin one.
 
     Args:
-        path: Of the card.
+        path: The card.
         name: Name of the model in a new card.
-        tags: Its tags.
+        tags: Tags of a new card.
     """
     if path.exists():
         there: ModelCard = ModelCard.load(path)
