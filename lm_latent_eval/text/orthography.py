@@ -316,7 +316,7 @@ def _gaps(text: str, words: Words) -> Iterator[tuple[str, str, str]]:
 
 @cache
 def _kind(character: str) -> str:
-    """One sign for all letters, one for all digits, and marks as they are."""
+    """Sign of a character: one for all letters, one for all digits, a mark itself."""
     if character.isalpha():
         return "a"
     return "0" if character.isdigit() else character

@@ -101,7 +101,7 @@ class NextWordChoices:
     row: Integers
     """Stack of each history of every text, (B, K)."""
     log_p: Tensor
-    """See ``PendingStacks``, (B, K)."""
+    """Log p of the piece before the word, (B, K); see ``PendingStacks``."""
     listed: Listed
     log_q: Tensor
     """Results of ``WordByWord.scored``: ``log_q`` (P, M + 1), ``rank`` and
