@@ -38,6 +38,7 @@ SOURCES = (
     "models/kglm/chain.py",
     "models/kglm/choices.py",
     "models/kglm/parent_gains.py",
+    "models/kglm/tables.py",
 )
 """Files with compiled functions."""
 

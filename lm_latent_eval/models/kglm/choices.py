@@ -205,7 +205,8 @@ def choices(
     log_new, log_z, gain = np.zeros(number), np.zeros(number), np.zeros(number)
     cutoff, stays = of.window.shape[1], np.zeros(size, np.int64)
     gains = [gains_at(each.worth, t, cutoff, size) for each in outlooks]
-    own_list = [each[cutoff] > LITTLE for each in gains]
+    valuable = [each[cutoff] > LITTLE for each in gains]
+    not_shared = [np.nonzero(each)[0] for each in valuable]
     types = np.empty(4)
     mass, reached = np.zeros(size), np.empty(size, np.int64)
     edge_other = np.exp(tables.edge_other[t])
@@ -252,7 +253,7 @@ def choices(
                 value[n] = log_p[n] + outlook.mention[t, s]
                 n += 1
             mass[s] = 0.0
-        for s in np.nonzero(own_list[o])[0]:
+        for s in not_shared[o]:
             mention[n], state[n], log_p[n] = NEW, s, types[NEW] + tables.new[t, s]
             value[n] = log_p[n] + outlook.mention[t, s]
             n += 1
@@ -263,7 +264,7 @@ def choices(
     for o in range(2):
         if o == 0 or of.outlook.any():
             for s in range(1, tables.num_listed):
-                if not own_list[o][s]:
+                if not valuable[o][s]:
                     mention[n], state[n], log_p[n] = NEW, s, tables.new[t, s]
                     value[n] = tables.new[t, s] + outlooks[o].mention[t, s]
                     value[n] += gains[o][cutoff, s]
@@ -331,7 +332,7 @@ def keys(
     return key
 
 
-# -- for proposals -------------------------------------------------------------------
+# -- for draws and given walks -----------------------------------------------------
 
 
 @compiled
@@ -448,6 +449,55 @@ def log_q_walks(
             log_q[k] += log_here
         _move_on(windows, given[1, t])
     return log_q
+
+
+@compiled
+def log_p_walks(
+    tables: Tables, only_possible: bool, path: Integers, mention: Integers
+) -> Floats:
+    """Return log p of given walks, but for their words, nats, (K,).
+
+    Args:
+        tables: Of the text, whose states are all nodes of the walks.
+        only_possible: Whether types that cannot happen have a probability of zero.
+        path: States, ``cutoff`` of them before the text, (K, cutoff + T).
+        mention: Types, (K, T).
+    """
+    number, num_tokens = mention.shape
+    cutoff, every = path.shape[1] - num_tokens, not only_possible
+    log_p, types = np.zeros(number), np.empty(4)
+    seen, mark = np.full(tables.word.shape[1], -1), 0
+    for k in range(number):
+        for t in range(num_tokens):
+            window, m, s = path[k, t : t + cutoff], mention[k, t], path[k, cutoff + t]
+            previous, can_derive = window[-1], every
+            for c in window:
+                can_derive = can_derive or (c > 0 and tables.parent[t, c] > -np.inf)
+            log_types(
+                tables.mention[t],
+                every or tables.begins,
+                can_derive,
+                every or previous > 0,
+                types,
+            )
+            log_here = types[m]
+            if m == NEW:
+                log_here += tables.new[t, s]
+            elif m == DERIVED:
+                mark, mass = mark + 1, 0.0
+                parent, weight = parents_of(
+                    tables, t, without_repetitions(window, seen, mark)
+                )
+                for i in range(len(parent)):
+                    c = parent[i]
+                    for e in range(tables.edge_start[c], tables.edge_start[c + 1]):
+                        if tables.edge_tail[e] == s:
+                            mass += weight[i] * tables.edge[t, e]
+                log_here += math.log(mass) if mass > 0 else -np.inf
+            if (s > 0) == (m == NONE) or (m == CONTINUE and s != previous):
+                log_here = -np.inf
+            log_p[k] += log_here
+    return log_p
 
 
 @compiled

@@ -62,7 +62,7 @@ from lm_latent_eval.models.kglm.search import (
     walk_searches,
 )
 from lm_latent_eval.models.kglm.steps import (
-    distinct_walks,
+    log_p_of,
     log_prob_walks,
     node_probs,
 )
@@ -215,30 +215,24 @@ class KGLM(TrainedModel):
         return replace(encoded, batch=batch, history=after.history)
 
     def log_joint(self, encoded: Encoded, walks: Walks) -> Tensor:
-        """Return log p(x, z_k) in nats, (B, K) float64.
-
-        Walks that are equal, as those that several searches find, are scored once.
-        """
+        """Return log p(x, z_k) in nats, (B, K) float64."""
         history, walks = encoded.on_host(walks)
-        one, which = distinct_walks(history, walks)
-        length = encoded.batch.on_host[1][:, None] * one
+        log_words = self.log_words(encoded, walks).sum(-1)
+        if not torch.is_grad_enabled():
+            return log_words + sent(log_p_of(encoded, history, walks), log_words.device)
+        length = encoded.batch.on_host[1][:, None]
         log_z = log_prob_walks(encoded.walk, history, walks, length)
-        log_p = (widened(log_z) + self.log_words(encoded, walks, length)).sum(-1)
-        return log_p.flatten()[sent(which, log_p.device)]
+        return log_words + widened(log_z).sum(-1)
 
-    def log_words(
-        self, encoded: Encoded, walks: Walks, length: Tensor | None = None
-    ) -> Tensor:
+    def log_words(self, encoded: Encoded, walks: Walks) -> Tensor:
         """Return log p(x_t | z_kt, x_<t) in nats, (B, K, T) float64; 0 past the end.
 
         Each (position, node) of a text is scored once, however many walks share it.
-        ``length`` is how many tokens of walks are, on the host, (B, K); None: all.
         """
         batch, num_nodes = encoded.batch, self.knowledge.num_nodes
-        targets, all_tokens = batch.on_host
-        length = all_tokens[:, None] if length is None else length
+        targets, _ = batch.on_host
         (node,) = fetched(walks.node)
-        inside = (torch.arange(targets.shape[1]) < length[..., None]).expand_as(node)
+        inside = batch.inside_on_host[:, None].expand_as(node)
         place = torch.arange(targets.numel()).view_as(targets)[:, None].expand_as(node)
         pair, shared = torch.unique(
             place[inside] * num_nodes + node[inside], return_inverse=True

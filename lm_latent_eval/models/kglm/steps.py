@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lm_latent_eval.devices import sent
-from lm_latent_eval.inference.particles import fingerprint
-from lm_latent_eval.inference.ragged import (
-    distinct,
-    distinct_pairs,
-    segment_logsumexp,
-)
+from lm_latent_eval.inference.ragged import distinct_pairs, segment_logsumexp
+from lm_latent_eval.models.kglm.choices import log_p_walks
+from lm_latent_eval.models.kglm.encoding import Encoded
 from lm_latent_eval.models.kglm.graph import NO_ENTITY
 from lm_latent_eval.models.kglm.latents import (
     NextStep,
@@ -23,6 +21,7 @@ from lm_latent_eval.models.kglm.latents import (
     Walks,
 )
 from lm_latent_eval.models.kglm.scores import ParentEdges
+from lm_latent_eval.models.kglm.tables import TextScores, tables_of
 
 STEPS_AT_ONCE = 1 << 16
 """Steps of walks that are scored at a time."""
@@ -72,20 +71,26 @@ def log_prob_walks(
     return result.view(inside.shape)
 
 
-def distinct_walks(history: Tensor, walks: Walks) -> tuple[Tensor, Tensor]:
-    """Find the different walks of each text, which follow nodes (B, K, W).
+def log_p_of(encoded: Encoded, history: Tensor, walks: Walks) -> Tensor:
+    """Return log p of walks without their words in nats, (B, K) float64 on the host.
 
-    Returns:
-        Which walks are the first of their kind, (B, K) bool, and the place of that one
-        in the flattened (B K) of every walk, (B, K).
+    As ``log_prob_walks`` sums it, by tables of the nodes that the walks have.
     """
-    text = torch.arange(len(history))[:, None].expand(walks.node.shape[:2])
-    code = fingerprint((text, history, *walks)).flatten()
-    _, kind = distinct(code)
-    place = torch.arange(len(code))
-    first = torch.full_like(place, len(code)).scatter_reduce(0, kind, place, "amin")
-    which = first[kind]
-    return (which == place).view_as(text), which.view_as(text)
+    scores = TextScores(encoded.walk, encoded.batch, encoded.text, None, complete=True)
+    path = torch.cat([history, walks.node], -1)
+    nobody = torch.zeros(1, dtype=torch.long)
+    rows = [torch.cat([nobody, each.flatten()]).unique() for each in path]
+    cutoff = history.shape[-1]
+    tables = tables_of(scores, pad_sequence(rows, batch_first=True), cutoff)
+    log_p = torch.zeros(path.shape[:2], dtype=torch.float64)
+    for b, length in enumerate(encoded.batch.on_host[1].tolist()):
+        state = torch.searchsorted(rows[b], path[b, :, : cutoff + length].contiguous())
+        mention = walks.mention[b, :, :length].contiguous()
+        found = log_p_walks(
+            tables[b], encoded.walk.only_possible, state.numpy(), mention.numpy()
+        )
+        log_p[b] = torch.from_numpy(found)
+    return log_p
 
 
 # -- choices, summed for prediction --------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.compiled import Floats, Integers, Keys
+from lm_latent_eval.compiled import Floats, Integers, Keys, compiled
 from lm_latent_eval.devices import fetched, sent, wide_zeros, widened
 from lm_latent_eval.inference.particles import odd_numbers
 from lm_latent_eval.inference.ragged import expand_ranges, invert_cdf
@@ -91,6 +91,8 @@ class TextScores:
     """p's words; None: there is a twist instead, or nothing."""
     twist: Twist | None = None
     """Of nodes that are all listed."""
+    complete: bool = False
+    """Whether no other nodes are asked for than those that are listed."""
 
     def words(self, position: Tensor, node: Tensor) -> Tensor:
         """Return log p of words, or the twist, of positions and nodes, elementwise."""
@@ -112,27 +114,35 @@ class TextScores:
             Log p of words and of NEW mentions and scores of parents, (B, T, n) each,
             where the scores are.
         """
-        shape = *self.batch.targets.shape, nodes.shape[1]
-        entity = self.graph.entity(nodes)
-        own = (self.graph.node_of_entity[entity] == nodes) & (nodes != NO_ENTITY)
-        able = own & self.graph.has_edges[entity]
-        introducible = own & self.walk.new.introducible[entity]
+        entity, shape = self.graph.entity(nodes), self.batch.targets.shape
+        able = entity != NO_ENTITY
+        if self.walk.only_possible:
+            able &= self.graph.has_edges[entity]
+        introducible = self.walk.new.introducible[entity]
         used = nodes != NO_ENTITY
         used[:, 0] = True
         some = self.batch.inside_on_host[..., None] & used[:, None]
-        places = torch.arange(shape[0] * shape[1]).view(*shape[:2], 1).expand(shape)
-        paid = self.words(places[some], nodes[:, None].expand(shape)[some])
-        (index,) = some.flatten().nonzero(as_tuple=True)
-        word = wide_zeros((some.numel(),), paid.device) - torch.inf
-        word = word.index_copy(0, sent(index, paid.device), widened(paid))
+        word = self._word_table(nodes, some)
         scores, new = self.walk.scores, self.walk.new
-        log_new = scores.new.tables(entity) - new.log_z.view(*shape[:2], 1)
-        masks = [sent(~x[:, None], paid.device) for x in (introducible, able)]
+        log_new = scores.new.tables(entity) - new.log_z.view(*shape, 1)
+        masks = [sent(~x[:, None], word.device) for x in (introducible, able)]
         return (
-            word.view(shape),
+            word,
             widened(log_new).masked_fill(masks[0], -torch.inf),
             widened(scores.parent.tables(entity)).masked_fill(masks[1], -torch.inf),
         )
+
+    def _word_table(self, nodes: Tensor, some: Tensor) -> Tensor:
+        """Return log p of words, or the twist; -inf but for some, (B, T, n)."""
+        if self.scorer is None and self.twist is None:
+            some = sent(some, self.text.device)
+            return wide_zeros(some.shape, some.device).masked_fill(~some, -torch.inf)
+        places = torch.arange(some[..., 0].numel()).view(*some.shape[:2], 1)
+        position, node = places.expand_as(some), nodes[:, None].expand_as(some)
+        paid = widened(self.words(position[some], node[some]))
+        (index,) = some.flatten().nonzero(as_tuple=True)
+        word = wide_zeros((some.numel(),), paid.device) - torch.inf
+        return word.index_copy(0, sent(index, paid.device), paid).view(some.shape)
 
     def others(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Return what stands for the nodes that are not among some, (B, n).
@@ -142,6 +152,9 @@ class TextScores:
             nats each, where the scores are.
         """
         shape = self.batch.targets.shape
+        if self.complete:
+            nothing = wide_zeros(shape, self.text.device)
+            return nothing, nothing - torch.inf
         position = torch.arange(shape[0] * shape[1])
         log_new, log_top, entity = self.walk.new.rest(
             position, self.entities(nodes), OTHERS
@@ -245,6 +258,7 @@ def _with_edges(tables: Tables, graph: KnowledgeGraph) -> Tables:
     listed = torch.from_numpy(tables.node[: tables.num_listed])
     parent = tables.parent[:, len(tables.edge_start) - 1 :]
     able = torch.from_numpy(~np.isneginf(parent).all(0))
+    able &= graph.has_edges[graph.entity(node)]
     start, end = graph.edge_range(node)
     start, end = (torch.where(able, part, 0) for part in (start, end))
     edge, head = expand_ranges(start, end)
@@ -252,49 +266,64 @@ def _with_edges(tables: Tables, graph: KnowledgeGraph) -> Tables:
     place = torch.searchsorted(listed[order], graph.tail(edge))
     place = order[place.clamp_max(len(order) - 1)]
     known = (listed[place] == graph.tail(edge)) & (graph.tail(edge) != NO_ENTITY)
-    relation = graph.relation(edge)
-    # Each relation of a head once: how many edges it has, and how many to other nodes.
-    kind, which = torch.unique(
-        head * tables.relation.shape[1] + relation, return_inverse=True
-    )
-    owner = (kind // tables.relation.shape[1]).numpy()
-    number = torch.bincount(which, minlength=len(kind)).numpy()
-    to_others = torch.bincount(which[~known], minlength=len(kind)).numpy()
-    score = tables.relation[:, (kind % tables.relation.shape[1]).numpy()]
-    log_z = _segment_log_sums(score, number, owner, len(node))
-    log_other = _segment_log_sums(score, to_others, owner, len(node))
-    log_z[:, ~able.numpy()] = 0.0
-    owner_of, score_of = (
-        head[known].numpy(),
-        tables.relation[:, relation[known].numpy()],
-    )
-    first = torch.bincount(head[known], minlength=len(node)).cumsum(0).numpy()
+    state = torch.where(known, place, -1).numpy()
+    first = torch.cat([start.new_zeros(1), (end - start).cumsum(0)]).numpy()
+    kind = graph.relation(edge).long().numpy()
+    log_z, log_other, probability = _edge_sums(tables.relation, first, kind, state)
+    number = torch.bincount(head[known], minlength=len(node)).cumsum(0).numpy()
     odd = odd_numbers(len(tables.code)).numpy().view(np.uint64)
     code = odd[:, None] * node.numpy().view(np.uint64)
     return tables._replace(
         edge_z=np.concatenate([tables.edge_z, log_z], 1),
-        edge_other=np.concatenate([tables.edge_other, log_other - log_z], 1),
-        edge_start=np.concatenate([tables.edge_start, tables.edge_start[-1] + first]),
-        edge_tail=np.concatenate([tables.edge_tail, place[known].numpy()]),
-        edge=np.concatenate([tables.edge, np.exp(score_of - log_z[:, owner_of])], 1),
+        edge_other=np.concatenate([tables.edge_other, log_other], 1),
+        edge_start=np.concatenate([tables.edge_start, tables.edge_start[-1] + number]),
+        edge_tail=np.concatenate([tables.edge_tail, state[state >= 0]]),
+        edge=np.concatenate([tables.edge, probability], 1),
         code=np.concatenate([tables.code, code], 1),
     )
 
 
-def _segment_log_sums(
-    score: Floats, times: Integers, owner: Integers, number: int
-) -> Floats:
-    """Add up e^score (T, n), each so many times, by owners that do not decrease."""
-    found = np.full((len(score), number), -np.inf)
-    some = times > 0
-    if some.any():
-        mine, first = np.unique(owner[some], return_index=True)
-        score = score[:, some] + np.log(times[some])
-        peak = np.maximum.reduceat(score, first, axis=1)
-        size = np.diff(np.append(first, some.sum()))
-        mass = np.exp(score - np.repeat(peak, size, axis=1))
-        found[:, mine] = peak + np.log(np.add.reduceat(mass, first, axis=1))
-    return found
+@compiled
+def _edge_sums(
+    relation: Floats, first: Integers, kind: Integers, state: Integers
+) -> tuple[Floats, Floats, Floats]:
+    """Return the fields ``edge_z``, ``edge_other`` and ``edge`` of some states.
+
+    Args:
+        relation: Scores of relations, (T, R).
+        first: Where the edges of each state begin, and the end, (M + 1,).
+        kind: Their relations, (E,).
+        state: Where they lead to; -1: to a node that is not listed, (E,).
+    """
+    shape = len(relation), len(first) - 1
+    log_z, log_other = np.zeros(shape), np.full(shape, -np.inf)
+    probability = np.zeros((shape[0], np.count_nonzero(state >= 0)))
+    for t in range(shape[0]):
+        top, end = relation[t].max(), 0
+        scaled = np.exp(relation[t] - top)
+        for c in range(shape[1]):
+            if first[c] == first[c + 1]:
+                continue
+            peak, total, others, begin = -np.inf, 0.0, 0.0, end
+            for e in range(first[c], first[c + 1]):
+                peak = max(peak, relation[t, kind[e]])
+            underflows = peak < top - 600.0
+            base = peak if underflows else top
+            for e in range(first[c], first[c + 1]):
+                mass = scaled[kind[e]]
+                if underflows:
+                    mass = math.exp(relation[t, kind[e]] - peak)
+                total += mass
+                if state[e] >= 0:
+                    probability[t, end] = mass
+                    end += 1
+                else:
+                    others += mass
+            probability[t, begin:end] /= total
+            log_z[t, c] = base + math.log(total)
+            if others > 0:
+                log_other[t, c] = math.log(others / total)
+    return log_z, log_other, probability
 
 
 @torch.no_grad()

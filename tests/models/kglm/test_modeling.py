@@ -47,8 +47,30 @@ def test_what_cannot_happen_has_probability_zero(kglm):
     ]
     for mention, node in impossible:
         walk = Walks(torch.tensor(mention)[None, None], torch.tensor(node)[None, None])
+        with torch.no_grad():
+            assert kglm.log_joint(encoded, walk).item() == -torch.inf
         assert kglm.log_joint(encoded, walk).item() == -torch.inf
         assert proposal.log_prob(read, walk).item() == -torch.inf
+
+
+@pytest.mark.parametrize("only_possible", [True, False])
+def test_walks_have_the_same_log_p_with_and_without_gradients(kglm, only_possible):
+    """By torch, and by tables: of every walk after others, and of a shorter text."""
+    model, length = copy.deepcopy(kglm), 3
+    model.config.only_possible = only_possible
+    before, batch = tiny_models.batch([[KNOWN] * 2] * 2), [[KNOWN, COPIED, KNOWN]]
+    batch = tiny_models.batch([*batch, [COPIED, KNOWN]])
+    first, every = (
+        Walks(*(part.expand(2, -1, -1) for part in walks_of(model, n)))
+        for n in (2, length)
+    )
+    index = torch.arange(every.node.shape[1]) % first.node.shape[1]
+    after = model.advance(model.encode(before), first).resample(index.expand(2, -1))
+    encoded = model.encode(batch, after)
+    with torch.no_grad():
+        found = model.log_joint(encoded, every)
+    torch.testing.assert_close(found, model.log_joint(encoded, every), **EXACTLY)
+    assert found.isfinite().any()
 
 
 @pytest.mark.parametrize("assign", [False, True])
