@@ -43,7 +43,7 @@ def test_numbers_are_independent():
         "sample": (base[:, 1:], base[:, :-1]),
         "texts": texts,
         "seeds": seeds,
-        "positions and samples": (base[apart, 0], turned[apart, 0]),
+        "positions and samples": (base[apart][:, 0], turned[apart][:, 0]),
     }
     pairs |= {
         f"lanes {i} and {j}": (base[..., i], base[..., j])
