@@ -1,3 +1,3 @@
 """Version of the package, which pyproject.toml, commands and results read."""
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"

@@ -94,7 +94,7 @@ class OfContrasts:
         return rate.stderr if math.isfinite(rate.stderr) else "N/A"
 
 
-register_metrics(RATES)
+register_metrics([*RATES, *(f"{name}_stderr" for name in RATES)])
 
 GROUPED = ("contrastive_entropy_ratio@30%/10%", "contrastive_entropy_ratio@50%/10%")
 """Metrics of the task group, whose names are fixed in its file."""

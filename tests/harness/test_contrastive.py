@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
+from lm_eval.api.registry import metric_registry
 from lm_eval.utils import handle_non_serializable, make_table
 
 from lm_latent_eval.contrastive import contrastive_levels
-from lm_latent_eval.harness.contrastive import ContrastiveEntropyTask
+from lm_latent_eval.harness.contrastive import RATES, ContrastiveEntropyTask
 from lm_latent_eval.harness.tasks import whole_text
 from lm_latent_eval.text.noise import NoiseChannel
 from tests.conftest import PROJECT
@@ -247,3 +248,9 @@ def test_options_that_cannot_be():
         for metadata in every:
             with pytest.raises(ValueError, match=message):
                 load(["the fox"], metadata=metadata)
+
+
+def test_lm_eval_looks_for_no_metric_in_evaluate():
+    """It logs an error for each name that it finds neither there nor registered."""
+    errors = {f"{name}_stderr" for name in RATES}
+    assert {*RATES, *errors} <= {*metric_registry}
