@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from huggingface_hub import snapshot_download
+from huggingface_hub.constants import is_offline_mode
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
@@ -229,4 +230,6 @@ class TrainedModel(Pretrained):
 def local(path: str | Path, **hub: Any) -> Path:
     if Path(path).is_dir():
         return Path(path)
+    # Offline, some versions ask the hub for a commit that is stored here.
+    hub.setdefault("local_files_only", is_offline_mode())
     return Path(snapshot_download(str(path), **hub))

@@ -162,7 +162,7 @@ def _texts(answers: Sequence[Answer], fields: Fields) -> pd.DataFrame:
         }
         for answer in answers
     ]
-    units = pd.DataFrame(rows, columns=[*TEXT]).astype({"error": float})
+    units = pd.DataFrame(rows, columns=[*TEXT]).astype({"error": float, "unit": "str"})
     copies = units.groupby("unit").cumcount().astype(str)
     units["unit"] += ("#" + copies).where(copies != "0", "")
     return units
