@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from array import array
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,7 +21,7 @@ _KINDS = {
     **dict.fromkeys(("log_p", "draws_stderr", "draws_degrees", "missed"), "d"),
     **dict.fromkeys(("upper", "effective_sample_size", "pareto_k"), "d"),
 }
-"""Columns, and their types in ``array``."""
+"""Columns, and their types in NumPy."""
 
 
 class Totals:
@@ -141,24 +140,34 @@ class _Column:
 
     def __init__(self, kind: str) -> None:
         self._kind, self._size, self._same = kind, 0, 0.0
-        self._values: array[Any] | None = None
+        self._values: NDArray[Any] | None = None
 
     def add(self, value: float) -> None:
         same = self._same if self._size else value
         are_equal = value == same or (math.isnan(value) and math.isnan(same))
-        if self._values is None and not are_equal:
-            self._values = array(self._kind, [same]) * self._size
-        if self._values is None:
+        if self._values is None and are_equal:
             self._same = value
         else:
-            self._values.append(value)
+            values = self._with_room()
+            values[self._size] = value
         self._size += 1
 
+    def _with_room(self) -> NDArray[Any]:
+        """Return an array with room for one more, an eighth longer when it is full."""
+        if self._values is None:
+            self._values = np.full(self._size + 1, self._same, dtype=self._kind)
+        elif len(self._values) == self._size:
+            longer = np.empty(self._size + self._size // 8 + 1, dtype=self._kind)
+            longer[: self._size] = self._values
+            self._values = longer
+        return self._values
+
     def numpy(self) -> NDArray[Any]:
+        """Return the numbers, which later ones do not change."""
         if self._values is None:
             same = np.array(self._same, dtype=self._kind)
             return np.broadcast_to(same, self._size)
-        return np.array(self._values, dtype=self._kind)
+        return self._values[: self._size]
 
 
 def _or_nan(value: float | None) -> float:

@@ -140,3 +140,12 @@ def test_draws_that_are_shared_have_no_more_degrees():
     one = pair[0].draws_stderr
     assert together == pytest.approx(widened(2 * one, 2) / 2)
     assert apart == pytest.approx(widened(math.sqrt(2) * one, 4) / 2)
+
+
+@pytest.mark.parametrize("longest", [1e4, 1e9])
+def test_the_rest_of_next_to_all_units_tells_no_error(longest):
+    units = torch.tensor([longest, 1.0, 1.0, 1.0])
+    estimates = [Estimate.exact(-2 * n, num_tokens=1) for n in units.tolist()]
+    rate = CorpusRate.nats(estimates, units)
+    assert rate.value == pytest.approx(2.0)
+    assert rate.stderr is None and rate.monte_carlo_stderr == 0.0
