@@ -129,7 +129,6 @@ def test_one_trains_into_a_folder_and_says_what_an_interruption_keeps(
 TRAIN = "train lstm --data {train} --dev {train} --output {out} "
 CALIBRATE = f"calibrate {CHECKPOINT} --texts 2 "
 SCORE = f"estimate {CHECKPOINT} --data {{train}} --option "
-COMPARE = f"compare {CHECKPOINT} {CHECKPOINT} --data {{train}} "
 MISTAKES = {
     TRAIN + "--data {empty}": "no-text.jsonl has no text",
     TRAIN + "--dev {folder}": "has no trees",
@@ -145,13 +144,12 @@ MISTAKES = {
     "audit --model none --seed 4294967296": "--seed='4294967296': expected a whole",
     "audit --model none --tolerance 0": "--tolerance='0': expected a positive",
     f"estimate {CHECKPOINT} --data {{folder}}": "nothing: Is a directory",
-    COMPARE + "--power 0": "--power=0.0: expected a positive number",
-    COMPARE + "--cluster text": "--cluster text: texts of --data say nothing",
+    "compare a b --power 0": "--power=0.0: expected a positive number",
+    f"compare {CHECKPOINT} {{train}}": "is a model, and has no results: score texts",
     SCORE + "seed=1 --seed 2": "seed is given twice: 2 and 1",
     SCORE + "seed=1 --max-batch-size 0": "max_batch_size='0': expected a whole",
     "text {train} --output {train}": "is read: write another file",
     "report {train} --output {train}": "is read: write another file",
-    "compare {train} {empty} --page {train}": "is read: write another file",
 }
 
 
@@ -206,7 +204,6 @@ def test_calibrate_says_how_far_estimates_are(capsys, kglm_directory):
     [
         ("train lstm --data a --dev b --output {file}", "is a file: name a folder"),
         ("convert rnng --model a --output {file}", "is a file: name a folder"),
-        ("compare a b --page {folder}", "is a folder: name a file in it"),
         ("report a --output {folder}", "is a folder: name a file in it"),
     ],
 )
@@ -222,7 +219,7 @@ def test_where_nothing_can_be_written_is_said_first(command, said, tmp_path, cap
 
 
 NO_EFFECT = {
-    "compare a.json b.json --num-samples 9 --data c": "--data, --num-samples",
+    "compare a.json b.json --columns a,b --better higher": "--better, --columns",
     "export none --to model-card --output x --task-id t": "--task-id",
     "train rnng --data=a --dev=b --output=x --num-samples=3": "--num-samples",
 }

@@ -181,9 +181,9 @@ def add_format(parser: argparse.ArgumentParser) -> None:
         "--format",
         default="text",
         metavar="NAME",
-        help="of the table: text (default), csv or latex",
+        help="of the table: text (default) or csv",
     )
-    _complete(action, lambda: ("text", "csv", "latex"))
+    _complete(action, lambda: ("text", "csv"))
 
 
 def read_format(args: argparse.Namespace) -> str:

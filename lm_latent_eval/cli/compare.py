@@ -14,13 +14,6 @@ from lm_latent_eval.cli.arguments import (
     read_format,
     warn_of_idle,
 )
-from lm_latent_eval.cli.estimate import add_scoring, scoring
-from lm_latent_eval.scoring.options import (
-    OpeningOptions,
-    ScoringOptions,
-    parse_device,
-    parse_dtype,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,24 +30,16 @@ def add_compare(commands: Commands, summary: str) -> None:
         "compare",
         help=summary,
         description="A side is a run of lm_eval (other models than ours with "
-        "--log_samples), of inspect_ai (JSON) or of Every Eval Ever, a file of "
-        "`estimate`, or, with --data, a checkpoint. Several runs of a model, joined by "
-        "commas, are one side. A CSV has a column a side (--columns).",
+        "--log_samples), of inspect_ai (JSON) or of Every Eval Ever, or a file of "
+        "`estimate`. Several runs of a model, joined by commas, are one side. A CSV has "
+        "a column a side (--columns).",
         example="lm-latent-eval compare A B --power 1",
     )
     compare.add_argument(
         "sides", nargs="+", metavar="SIDE", help="two or more, or one table (.csv)"
     )
-    compare.add_argument("--data", type=Path, help="texts that checkpoints score")
-    compare.add_argument(
-        "--page",
-        type=output_file,
-        metavar="FILE",
-        help="write a page of HTML, too",
-    )
     add_comparing(compare)
     add_format(compare)
-    add_scoring(compare)
     compare.set_defaults(run=_compare)
 
 
@@ -100,6 +85,7 @@ def read_sides(
     """
     from lm_latent_eval.options import one_of, positive
     from lm_latent_eval.report.csv_file import BETTER, MOST_SIDES, read_table
+    from lm_latent_eval.report.runs import read
 
     if args.power is not None:
         positive("--power", args.power)
@@ -119,7 +105,8 @@ def read_sides(
         raise ValueError(f"{twice[0]} was given twice: give each side once")
     labels = dict(zip(_names(paths), paths, strict=True))
     return labels, {
-        name: [_read(args, run) for run in runs(path)] for name, path in labels.items()
+        name: [read(run, args.metric) for run in runs(path)]
+        for name, path in labels.items()
     }
 
 
@@ -145,31 +132,14 @@ def _names(paths: Sequence[str]) -> list[str]:
 
 def _compare(args: argparse.Namespace) -> None:
     from lm_latent_eval.report.compare import ERRORS, as_text, compare, power, rows
-    from lm_latent_eval.report.compare.sides import NONE
     from lm_latent_eval.report.tables import frame, one_line, rendered
 
     if len(args.sides) == 1 and not args.sides[0].endswith(TABLE):
         raise ValueError(
-            "1 given: a comparison takes 2 results or checkpoints and more, or a table "
+            "1 given: a comparison takes 2 results and more, or a table "
             f"({TABLE}) with a column a side"
         )
     kind = read_format(args)
-    if args.page:
-        not_read(args.page, [run for side in args.sides for run in runs(side)])
-    scored = [_is_checkpoint(run) for side in args.sides for run in runs(side)]
-    if all(scored) and args.cluster not in (None, NONE):
-        raise ValueError(
-            f"--cluster {args.cluster}: texts of --data say nothing of themselves; "
-            f"leave it out (copies of a text count as one), or give {NONE}"
-        )
-    if not any(scored):
-        idle = (
-            "data",
-            "option",
-            *OpeningOptions.names(),
-            *ScoringOptions.names(),
-        )
-        warn_of_idle(args, idle, "no side is a checkpoint that is scored now")
     labels, sides = read_sides(args.sides, args)
     every = [run for several in sides.values() for some in several for run in some]
     if all(run.is_of_texts for run in every):
@@ -186,61 +156,10 @@ def _compare(args: argparse.Namespace) -> None:
         print("".join([*names, "\n" * bool(names), as_text(compared)]))
         for each in powers:
             print(f"\n{one_line(each.sentence)}")
-    if args.page:
-        from lm_latent_eval.report import page
-
-        page.write(sides, labels, args.page, cluster=args.cluster, points=points)
 
 
 def runs(side: str) -> list[Path]:
     return [Path(side)] if Path(side).exists() else [*map(Path, side.split(","))]
-
-
-def _is_checkpoint(run: Path) -> bool:
-    return (run / "config.json").exists()
-
-
-def _read(args: argparse.Namespace, run: Path) -> list[Run]:
-    from lm_latent_eval.report.runs import read
-
-    if not _is_checkpoint(run):
-        return read(run, args.metric)
-    if "data" not in args:
-        raise ValueError(f"{run} is a checkpoint: `estimate` it first")
-    if args.data is None:
-        raise ValueError(f"{run} is a checkpoint: say with --data what it is to score")
-    return [_scored(args, run)]
-
-
-def _scored(args: argparse.Namespace, directory: Path) -> Run:
-    from lm_latent_eval.metric_functions.strings import causal_record
-    from lm_latent_eval.models.checkpoint import Checkpoint
-    from lm_latent_eval.networks.network import is_latent
-    from lm_latent_eval.report.units import Run
-    from lm_latent_eval.scoring.files import score
-    from lm_latent_eval.scoring.opening import open_model, scorer_of
-    from lm_latent_eval.text.corpora import read_texts
-
-    texts = read_texts(args.data)
-    if args.model is None and not is_latent(directory):
-        idle = {*OpeningOptions.names(), *ScoringOptions.names()}
-        warn_of_idle(args, idle, f"{directory} is a causal network of transformers")
-        return Run.of(causal_record(directory, texts))
-    given = scoring(args)
-    opened = open_model(
-        directory,
-        model=args.model,
-        options=given,
-        dtype=parse_dtype(args.dtype),
-        device=parse_device(args.device),
-    )
-    if isinstance(opened, Checkpoint) and opened.model.estimators[0] == "exact":
-        warn_of_idle(args, given.keys() - {"unk"}, f"{directory} has no latents")
-        given = {name: value for name, value in given.items() if name == "unk"}
-    scorer = scorer_of(
-        opened, given, batch_size=args.batch_size, max_batch_size=args.max_batch_size
-    )
-    return Run.of(score(scorer, texts))
 
 
 def add_report(commands: Commands, summary: str) -> None:
@@ -250,17 +169,12 @@ def add_report(commands: Commands, summary: str) -> None:
         description="The page needs nothing else, and no network.",
         example="lm-latent-eval report A.jsonl B.jsonl --output report.html",
     )
-    report.add_argument(
-        "results", nargs="+", help="as `compare` takes them, but for checkpoints"
-    )
+    report.add_argument("results", nargs="+", help="as `compare` takes them")
     report.add_argument(
         "--output",
         type=output_file,
         default=Path("report.html"),
         help="default: report.html",
-    )
-    report.add_argument(
-        "--figures", type=Path, help="a folder for its charts as PNG, SVG and PDF"
     )
     add_comparing(report)
     report.set_defaults(run=_report)
@@ -271,9 +185,5 @@ def _report(args: argparse.Namespace) -> None:
 
     not_read(args.output, [run for side in args.results for run in runs(side)])
     labels, sides = read_sides(args.results, args)
-    page.write(
-        *(sides, labels, args.output, args.figures),
-        cluster=args.cluster,
-        points=args.power,
-    )
+    page.write(sides, labels, args.output, cluster=args.cluster, points=args.power)
     print(f"wrote {args.output}")

@@ -75,8 +75,6 @@ class PairedDifference:
     """Degrees of freedom of ``stderr``, by Satterthwaite."""
     skewness: float
     """L-skewness of the texts' differences, in errors of a normal sample's."""
-    share_won: float
-    """Texts on which A takes fewer nats; half of those that are equal."""
     num_texts: int
     num_clusters: int | None = None
     """Clusters of dependent texts; None: texts are independent."""
@@ -220,8 +218,8 @@ class PairedDifference:
             ...     torch.tensor([10, 10, 10, 10]),
             ...     draws_stderr=torch.tensor([0.3, 0.3, 0.3, 0.3]),
             ... )
-            >>> found.value, found.share_won
-            (-0.1, 0.875)
+            >>> found.value
+            -0.1
             >>> round(found.draws_stderr, 3), round(found.stderr, 3)
             (0.015, 0.041)
         """
@@ -237,7 +235,6 @@ class PairedDifference:
             raise ValueError(
                 f"differences[{int(np.isfinite(d).argmin())}] is not finite"
             )
-        won = float(np.mean((d < 0) + 0.5 * (d == 0)))
         num_texts, rate, num_clusters = len(d), d.sum() / units.sum(), None
         if clusters is not None:
             number: dict[Hashable, int] = {}
@@ -263,7 +260,6 @@ class PairedDifference:
             stderr=math.hypot(*(error for error, _ in parts)),
             degrees=pooled_degrees(parts),
             skewness=_skewness(residuals),
-            share_won=won,
             num_texts=num_texts,
             num_clusters=num_clusters,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,10 +22,8 @@ from lm_latent_eval.networks.network import (
     positions_of,
     start_token,
 )
-from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.log_likelihoods import LogLikelihoods
 from lm_latent_eval.scoring.model import LatentModel, load
-from lm_latent_eval.scoring.records import NO_END, TASK, Record
 from lm_latent_eval.text.words import encodable
 
 ScoreFunction: TypeAlias = Callable[[list[str]], Sequence[float | Estimate]]
@@ -148,26 +146,3 @@ class CausalLMScorer:
 
     def _encode(self, text: str) -> Tokens:
         return tuple(self.tokenizer.encode(encodable(text), add_special_tokens=False))
-
-
-def causal_record(directory: Path, texts: Sequence[str]) -> Record:
-    """Score texts by the causal network of a directory, into a record.
-
-    Raises:
-        ValueError: If there is no such network, or a text is longer than its window.
-    """
-    model = load_causal(directory)
-    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
-    scores = CausalLMScorer(model, tokenizer).score_tokens(texts)
-    settings = {
-        "model": "hf",
-        "checkpoint": directory.name,
-        "estimator": "exact",
-        "strings_scored": True,
-        "tokens_are": NO_END,
-    }
-    answers = [
-        replace(Answer.exact(each.total, text), index=n)
-        for n, (text, each) in enumerate(zip(texts, scores, strict=True))
-    ]
-    return Record(TASK, settings, answers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,13 +34,9 @@ STYLE = {
 }
 WIDTH = 4.6
 """Inches: what is as narrow can be read on a telephone, too."""
-NOISE = 1e-3
-"""Share of a number that a curve's axis spans at least: less is no trend."""
 
 Band = tuple[str, float, tuple[float, float], float | None]
 """Name, value, interval, and what the value is at most, if that is known."""
-Series = Mapping[str, Sequence[tuple[float, float]]]
-"""Model -> points."""
 
 
 @contextmanager
@@ -96,21 +92,6 @@ def intervals(bands: Sequence[Band], label: str, names: Sequence[str] = ()) -> F
     return figure
 
 
-def lines(series: Series, names: Sequence[str], x: str, y: str) -> Figure:
-    """Draw a curve a model, over a logarithmic axis."""
-    with _axes() as (figure, axes):
-        for name, points in series.items():
-            colour, mark = _looks(name, names)
-            axes.plot(*zip(*points, strict=True), color=colour, marker=mark, label=name)
-        _finish(axes, x, y, logarithmic="x")
-        low, high = axes.get_ylim()
-        least = NOISE * max(abs(low), abs(high))
-        if high - low < least:
-            middle = (low + high) / 2
-            axes.set_ylim(middle - least / 2, middle + least / 2)
-    return figure
-
-
 def surprisal(words: DataFrame) -> Figure:
     """Draw the surprisal of the words of a text, in bits, with 95 % intervals.
 
@@ -147,23 +128,3 @@ def _looks(name: str, names: Sequence[str]) -> tuple[str, str]:
         return INK, MARKS[0]
     index = names.index(name)
     return COLOURS[index % len(COLOURS)], MARKS[index % len(MARKS)]
-
-
-def _finish(axes: Axes, x: str, y: str, logarithmic: str = "") -> None:
-    from matplotlib.ticker import NullFormatter, StrMethodFormatter
-
-    for axis in {*"xy"} - {*logarithmic}:
-        axes.ticklabel_format(axis=axis, useOffset=False)
-    for axis in logarithmic:
-        getattr(axes, f"set_{axis}scale")("log")
-        scale = getattr(axes, f"{axis}axis")
-        scale.set_major_formatter(StrMethodFormatter("{x:,g}"))
-        low, high = scale.get_view_interval()
-        few = high < 10 * low  # perhaps no power of ten among them
-        scale.set_minor_formatter(
-            StrMethodFormatter("{x:,g}") if few else NullFormatter()
-        )
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    # Above the axes and flush with them: nothing drawn is behind it.
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.02), borderaxespad=0, ncols=3)

@@ -118,11 +118,6 @@ def explain(results: Path) -> str:
     """
     if not is_there(results):
         raise FileNotFoundError(f"{results} does not exist")
-    if (results / "config.json").is_file():
-        raise ValueError(
-            f"{results} is a model, and has no results: score texts with it "
-            "(--output_path FOLDER of lm_eval, --output of estimate), and explain those"
-        )
     file = newest(results) if results.is_dir() else results
     if file is not None and file.suffix == ".json" and file.exists():
         content = parse(read_text(file), infinities=True)
@@ -214,9 +209,7 @@ def _explained(
 
 
 def _how(config: dict[str, Any], facts: dict[str, Any]) -> Iterator[str]:
-    held = facts.get(
-        HISTORIES, facts.get("samples_per_request", [facts["num_samples"]])
-    )
+    held = facts.get(HISTORIES, [facts["num_samples"]])
     histories = f"{held[0]:,}"
     if min(held) < max(held):
         histories += f" to {held[-1]:,}"

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
-from statistics import fmean
-from textwrap import shorten
 from typing import Any
 
 import jinja2
 import torch
 
 import lm_latent_eval
-from lm_latent_eval.estimators import Bound, log_grid, sample_size_curve
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.estimators.paired import PairedDifference
 from lm_latent_eval.files import write_text
 from lm_latent_eval.report import charts
@@ -30,30 +27,21 @@ from lm_latent_eval.report.compare import (
     standings,
 )
 from lm_latent_eval.report.compare.analysis import by_task
-from lm_latent_eval.report.compare.sides import bits, sampling_errors, text_of
+from lm_latent_eval.report.compare.sides import bits, sampling_errors
 from lm_latent_eval.report.compare.tasks import first_of_tasks
 from lm_latent_eval.report.compare.text import (
     BOUNDS,
     ERRORS,
     RANKED,
-    difference_rows,
+    rows_in_task,
     rows_of_tasks,
-    texts_of,
 )
 from lm_latent_eval.report.export.statement import slack
 from lm_latent_eval.report.numbers import RATES, numbers
-from lm_latent_eval.report.tables import filled, one_line, readable
+from lm_latent_eval.report.tables import filled, readable
 from lm_latent_eval.report.units import Run
-from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.metrics import CERTIFIED
 from lm_latent_eval.scoring.totals import Totals
-
-WORST = 20
-"""Documents shown."""
-SHOWN = 80
-"""Characters of a text that are shown."""
-FLAT = 1.1
-"""Ratio of the largest to the least effective sample size from which on they differ."""
 
 Sides = Mapping[str, Sequence[Sequence[Run]]]
 Part = dict[str, Any]
@@ -64,7 +52,6 @@ def write(
     sides: Sides,
     labels: Mapping[str, str],
     output: Path,
-    figures: Path | None = None,
     *,
     cluster: str | None = None,
     points: float | None = None,
@@ -75,7 +62,6 @@ def write(
         sides: Name -> the runs of a model, each with its tasks.
         labels: Name -> where they are from.
         output: The file.
-        figures: A folder for the charts as PNG, SVG and PDF; None writes none.
         cluster: Field that names what texts are part of, see ``find_clusters``.
         points: Points whose power is told; None: it is not.
 
@@ -95,31 +81,22 @@ def write(
         pairs, refused = _compared(of_task, cluster)
         tasks.append(_task(task, runs_of, pairs, points) | {"refused": refused})
         compared += pairs
-    # In groups of tasks, whose tasks are clusters.
-    every, _ = _compared(sides, cluster)
-    groups = by_task([e for e in every if e.task not in {c.task for c in compared}])
-    whole = [*(each for pairs in groups.values() for each in pairs), *compared]
-    several = len(by_task(whole)) > 1
+    several = len(by_task(compared)) > 1
     source = files(__package__).joinpath("page.html").read_text("utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True)
     page = environment.from_string(source).render(
         version=lm_latent_eval.__version__,
         date=_day(datetime.now(UTC)),
         models=[_about(name, runs, labels.get(name)) for name, runs in sides.items()],
-        overview=rows_of_tasks(whole) if several else [],
-        standings=standings(whole) if several else [],
+        overview=rows_of_tasks(compared) if several else [],
+        standings=standings(compared) if several else [],
         ranked=RANKED,
-        tasks=[*(_verdicts(*group, points) for group in groups.items()), *tasks],
+        tasks=tasks,
         cells=_cells,
         svg=charts.svg,
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, page)
-    if figures:
-        for part in tasks:
-            for chart in part["charts"]:
-                name = f"{part['name']} {chart['title']}".lower()
-                charts.save(chart["drawn"], figures / re.sub(r"[^\w.]+", "-", name))
 
 
 def _about(
@@ -185,9 +162,7 @@ def _task(
     part = _verdicts(task, compared, points)
     part["models"] = [_model(side, apart) for side in apart]
     if all(run.is_of_texts for run in runs.values()):
-        part["charts"] += _charts(runs)
-        part["worst"] = _worst(runs)
-        part["gaps"] = [_gap(each) for each in compared]
+        part["charts"].append(_models(runs))
     return part
 
 
@@ -219,7 +194,7 @@ def _verdicts(task: str, compared: Sequence[Comparison], points: float | None) -
             for name, value in each.models
         ],
         "charts": drawn,
-        "differences": [row for each in compared for row in difference_rows(each)],
+        "differences": rows_in_task(compared),
         "notes": [*dict.fromkeys(note for each in compared for note in each.notes)],
     }
 
@@ -230,30 +205,6 @@ def _band(each: Comparison) -> charts.Band:
         low = high = value
     scale = 100 if each.is_share else 1
     return each.pair, scale * value, (scale * low, scale * high), None
-
-
-def _gap(each: Comparison) -> dict[str, Any]:
-    """Return the texts that make up most of a difference."""
-    total = math.fsum(each.parts["bits"])
-    return {
-        "pair": each.pair,
-        "texts": [
-            {
-                "document": _named(part.name, part.text),
-                "bits": part.bits,
-                "± draws": part.draws_stderr,
-                "share of the difference": f"{part.bits / total:.1%}" if total else "",
-            }
-            for part in texts_of(each).itertuples(index=False)
-        ],
-    }
-
-
-def _named(name: str, text: str) -> str:
-    """Name a document by its number and how it begins, where its text is known."""
-    if not text:
-        return name
-    return f"{name}: {one_line(shorten(text, SHOWN, placeholder=' ...'))}"
 
 
 def _model(side: Side, others: Sequence[Side]) -> dict[str, Any]:
@@ -275,40 +226,21 @@ def _model(side: Side, others: Sequence[Side]) -> dict[str, Any]:
             f"± Monte Carlo, of {short}": number.monte_carlo_stderr,
         }
     row["bound"] = BOUNDS[side.bound]
-    # Effective sizes of a few passes that are alike are all as many as the passes.
-    sizes = [answer.estimate.effective_sample_size for answer in run.answers]
-    drawn = [size for size in sizes if size is not None]
-    if drawn and max(drawn) > FLAT * min(drawn):
-        row["effective samples, median"] = metrics["effective_samples_median"].value
-        row["effective samples, least"] = metrics["effective_samples_minimum"].value
-        row["Pareto k > 0.7"] = metrics["share_pareto_k_above_0.7"].value
     return row | {"what": what}
 
 
 # -- charts --------------------------------------------------------------------------
 
 
-def _charts(runs: dict[str, Run]) -> Iterator[dict[str, Any]]:
-    yield {
+def _models(runs: dict[str, Run]) -> dict[str, Any]:
+    bands = [_interval(name, run) for name, run in runs.items()]
+    return {
         "title": "Models",
-        "drawn": charts.intervals(
-            [_interval(name, run) for name, run in runs.items()],
-            "bits per byte",
-            names=[*runs],
-        ),
+        "drawn": charts.intervals(bands, "bits per byte", names=[*runs]),
         "note": "Band, where every text has an error: 95 % of texts drawn again, the "
         "draws' error included. Upright line: what it is at most, with 95 % confidence "
         "over draws.",
     }
-    curves = {
-        name: curve for name, run in runs.items() if (curve := _curve(run.answers))
-    }
-    if curves:
-        yield {
-            "title": "More histories",
-            "drawn": charts.lines(curves, [*runs], "histories a text", "bits per byte"),
-            "note": "From the first histories of every text.",
-        }
 
 
 def _interval(name: str, run: Run) -> charts.Band:
@@ -329,52 +261,3 @@ def _interval(name: str, run: Run) -> charts.Band:
         low = high = rate.value
     exact = side.bound is Bound.EXACT or side.bound not in CERTIFIED
     return name, rate.value, (low, high), None if exact else most
-
-
-def _curve(answers: Sequence[Answer]) -> list[tuple[float, float]]:
-    """Return bits per byte from the first k weights of every text, by its histories.
-
-    A weight of a draw is one history; that of a pass is of as many as it has.
-    """
-    estimates = [answer.estimate for answer in answers]
-    drawn = [e for e in estimates if e.bound is not Bound.EXACT]
-    least = min((len(e.log_weights) for e in drawn), default=0)
-    if least < 2:
-        return []
-    log_w = torch.tensor([e.log_weights[:least] for e in drawn], dtype=torch.float64)
-    sure = math.fsum(e.log_evidence for e in estimates if e.bound is Bound.EXACT)
-    sizes = log_grid(least)
-    totals = (sample_size_curve(log_w, sizes).sum(0) + sure).tolist()
-    num_bytes = sum(answer.bytes for answer in answers)
-    histories = fmean(e.num_samples / len(e.log_weights) for e in drawn)
-    return [
-        (k * histories, bits(-total / num_bytes))
-        for k, total in zip(sizes, totals, strict=True)
-        if math.isfinite(total)
-    ]
-
-
-def _worst(runs: dict[str, Run]) -> list[dict[str, Any]]:
-    """Return the documents that take most bits a byte of any model."""
-    documents = [
-        (bits(-answer.estimate.log_evidence / answer.bytes), name, unit, text, answer)
-        for name, run in runs.items()
-        for unit, text, answer in zip(
-            run.units["name"], text_of(run.units), run.answers, strict=True
-        )
-        if answer.bytes
-    ]
-    documents.sort(key=lambda each: each[0], reverse=True)
-    return [
-        {
-            "document": _named(unit, text),
-            "model": name,
-            "bits a byte": rate,
-            "nats": -answer.estimate.log_evidence,
-            "± Monte Carlo": answer.estimate.stderr,
-            "words": answer.words,
-            "effective samples": answer.estimate.effective_sample_size,
-            "Pareto k": answer.estimate.pareto_k,
-        }
-        for rate, name, unit, text, answer in documents[:WORST]
-    ]

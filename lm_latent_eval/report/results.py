@@ -114,6 +114,11 @@ def _folder(folder: Path, metric: str | None) -> list[Run]:
         return [*map(Run.of, tasks)]
     if shards := shards_in(folder):
         return [Run.of(together(shards))]
+    if (folder / "config.json").is_file():
+        raise ValueError(
+            f"{folder} is a model, and has no results: score texts with it "
+            "(--output_path FOLDER of lm_eval, --output of estimate), and name those"
+        )
     raise FileNotFoundError(
         f"{folder} has no {RESULTS}: run lm_eval with --output_path {folder}"
     )
@@ -130,7 +135,7 @@ def _results(path: Path, metric: str | None) -> list[Run]:
         records_of = config.get("latent_eval", {}).get("records", {})
         for listed, task in content["configs"].items():
             name = task.get("task", listed)  # without that of a group
-            settings = {**about, "groups": _groups(content, listed)}
+            settings = dict(about)
             log = logs.get(f"samples_{listed}_{stamp}.jsonl")
             if name in records_of and metric is None:
                 [record] = records.read(beside(path, records_of[name]))
@@ -206,16 +211,6 @@ def _chosen(run: Run, documents: int) -> Run:
         return run
     arguments = arguments | {"samples": {run.task: chosen}}
     return replace(run, settings={**run.settings, "run": arguments})
-
-
-def _groups(content: dict[str, Any], task: str) -> list[str]:
-    """Return the groups that a task is in, with those that these are in."""
-    tasks = content.get("group_subtasks") or {}
-    groups, inner = list[str](), {task}
-    while inner:
-        inner = {g for g in tasks if {*tasks[g]} & inner and g not in groups}
-        groups += [group for group in tasks if group in inner]
-    return groups
 
 
 def _about(content: dict[str, Any]) -> dict[str, Any]:

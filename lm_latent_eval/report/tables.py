@@ -1,4 +1,4 @@
-"""Tables and numbers for readers: decimals by errors; Markdown, CSV and LaTeX.
+"""Tables and numbers for readers: decimals by errors; Markdown and CSV.
 
 Words may come from files, and say what they like: each form has its way to write them
 so that they are shown, and neither obeyed nor taken for another cell.
@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-FORMATS = ("text", "csv", "latex")
+FORMATS = ("text", "csv")
 LARGE = 1e6
 """Numbers from here on are written as powers of ten."""
 ROUNDING, SMALL = 1e-9, 5e-5
@@ -149,7 +149,7 @@ def filled(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def rendered(table: pd.DataFrame, kind: str, errors: Errors | None = None) -> str:
-    r"""Return a table as ``text`` (Markdown), ``csv`` or ``latex``.
+    r"""Return a table as ``text`` (Markdown) or ``csv``.
 
     Args:
         table: Numbers and words.
@@ -172,18 +172,8 @@ def rendered(table: pd.DataFrame, kind: str, errors: Errors | None = None) -> st
         return str(plain.to_csv(index=False, lineterminator="\n")).rstrip("\n")
     flush = ["right" if _is_numeric(table[name]) else "left" for name in table.columns]
     words = readable(table, errors or {})
-    if kind == "text":
-        escaped = words.map(markdown).rename(columns=markdown)
-        return str(
-            escaped.to_markdown(index=False, colalign=flush, disable_numparse=True)
-        )
-    escaped = words.map(one_line).rename(columns=one_line)
-    style = escaped.style.hide(axis="index").format(escape="latex")
-    return str(
-        style.format_index(escape="latex", axis="columns").to_latex(
-            hrules=True, column_format="".join(each[0] for each in flush)
-        )
-    ).rstrip("\n")
+    escaped = words.map(markdown).rename(columns=markdown)
+    return str(escaped.to_markdown(index=False, colalign=flush, disable_numparse=True))
 
 
 def readable(table: pd.DataFrame, errors: Errors) -> pd.DataFrame:
@@ -231,9 +221,11 @@ def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
     return lines
 
 
-def aligned_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def aligned_rows(
+    rows: Sequence[Mapping[str, Any]], errors: Errors | None = None
+) -> list[str]:
     """Return rows that name their columns as lines of a terminal, below a head."""
-    table = filled(rows).fillna("").astype(str)
+    table = readable(filled(rows), errors or {})
     return aligned([[*table.columns], *table.to_numpy().tolist()])
 
 

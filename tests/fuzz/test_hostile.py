@@ -344,7 +344,7 @@ def runs(tmp_path_factory, outputs):
     found = files.read_record(outputs[0].path)
     answers = [replace(a, unspelled=0, respaced=0) for a in found.answers]
     ours = {**SETTINGS, "estimator": "is", "num_samples": 3, "proposal": "prior"}
-    ours |= {"temperature": 1.0, "seed": 3, "samples_per_request": [3, 3]}
+    ours |= {"temperature": 1.0, "seed": 3, "histories_per_request": [3, 3]}
     (root / "ours").mkdir()
     write(records.Record("t", ours, answers), root / "ours" / "record_t_1.parquet")
     config = {"model": "latent_kglm", "checkpoint_digest": "c"}

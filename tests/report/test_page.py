@@ -15,20 +15,17 @@ from html.parser import HTMLParser
 import pytest
 
 from lm_latent_eval.estimators import Estimate
-from lm_latent_eval.report import charts, page
+from lm_latent_eval.report import page
 from lm_latent_eval.report.compare.sides import Side
 from lm_latent_eval.report.compare.text import described
-from lm_latent_eval.report.figures import ENDINGS
 from lm_latent_eval.report.numbers import numbers
 from lm_latent_eval.report.units import Run
 from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.records import Record
-from lm_latent_eval.text.files import digest
 from tests.environment import HANGS
 from tests.means import normal
 from tests.report.test_compare import (
     SPELLED,
-    answer,
     estimated,
     questions,
     record,
@@ -63,15 +60,6 @@ def path(tmp_path_factory):
     return output
 
 
-def test_a_flat_curve_is_flat_at_its_number():
-    flat = [(1e3, 0.34407021), (2e3, 0.34407022), (5e3, 0.34407020)]
-    figure = charts.lines({"A": flat}, ["A"], "samples", "bits per byte")
-    low, high = figure.axes[0].get_ylim()
-    assert high - low == pytest.approx(3.44e-4, rel=1e-3)
-    svg = charts.svg(figure)
-    assert ">0.344" in svg and "1e" not in re.sub(r"<[^>]*>", "", svg)
-
-
 def test_a_band_is_of_texts_that_all_have_an_error():
     a_beam = estimated(drawn(0, 0.5), stderr=None)
     _, value, band, _ = page._interval("A", Run.of(a_beam))
@@ -100,18 +88,6 @@ def test_a_band_holds_what_draws_missed_and_that_copies_share_them():
     assert width(twice) == pytest.approx(width(apart)), "copies are one text"
 
 
-def test_charts_are_files_for_papers(tmp_path):
-    output, figures = tmp_path / "report.html", tmp_path / "figures"
-    runs = [[record(), questions([True, False])]]
-    page.write(sides_of({"A": runs, "B": runs}), {}, output, figures)
-    files = {file.name for file in figures.iterdir()}
-    stems = {name.partition(".")[0] for name in files}
-    assert len(stems) == output.read_text().count("<svg") > 1
-    assert files == {f"{stem}.{kind}" for stem in stems for kind in ENDINGS}
-    pdf = (figures / "t-models.pdf").read_bytes()
-    assert b"/FontFile2" in pdf and b"/Type3" not in pdf
-
-
 def test_the_page_needs_nothing_else(path):
     text, tags = path.read_text(), []
     assert len(text) < 1_000_000
@@ -125,8 +101,8 @@ def test_the_page_needs_nothing_else(path):
     assert all(str(each).startswith("#") for each in inside), inside
     assert not re.search(r"@import|url\((?!#)", text)
     assert names.count("details") == names.count("summary") == 2, "a task each"
-    assert names.count("table") == 8, "tasks, ranking; four of texts, two of questions"
-    assert names.count("svg") == 4
+    assert names.count("table") == 6, "tasks, ranking; two of texts, two of questions"
+    assert names.count("svg") == 3
     axes = re.findall(r">([^<>]+)</text>", text)
     assert {"bits a byte", "accuracy, percentage points"} <= {*axes}
     assert "0" * 9 not in text, "numbers as their digits tell them"
@@ -140,29 +116,16 @@ def test_names_are_text_and_not_tags(path):
     assert "&lt;b&gt;kglm" in text
 
 
-def test_a_page_says_which_runs_of_which_day_and_shows_texts(tmp_path):
+def test_a_page_says_which_runs_of_which_day(tmp_path):
     output, made = tmp_path / "report.html", record()
-    text = "Ada saw the fox and " + "the fox saw Ada and " * 9
-    first = answer(0, -300.0, text=digest(text))
     settings = SPELLED | {"date": 1764460800.0, "lm_latent_eval": "0.3.9"}
-    made = replace(made, settings=settings, answers=[first, *made.answers[1:]])
-    runs = [Run.of(made, {0: {"source": "a book", "text": text}})]
+    runs = [Run.of(replace(made, settings=settings))]
     page.write({"mine": [runs]}, {"mine": "out/mine"}, output)
     shown = output.read_text()
     assert "<title>mine</title>" in shown
     assert "<code>out/mine</code>" in shown
     assert "(2025-11-30, lm_latent_eval 0.3.9)" in shown
-    assert "0: Ada saw the fox and the fox saw Ada" in shown and text not in shown
-    assert first.text not in shown, "no digest"
     assert re.search(r"Made on 20\d\d-\d\d-\d\d by lm-latent-eval", shown)
-
-
-def test_a_pass_is_as_many_samples_as_it_has_histories():
-    """60 weights stand for 60 samples, or for ten times as many."""
-    one, ten = drawn(0, 0.5), estimated(drawn(0, 0.5), num_samples=600)
-    curves = [page._curve(each.answers) for each in (one, ten)]
-    assert [x for x, _ in curves[1]] == [10 * x for x, _ in curves[0]]
-    assert curves[0][-1][0] == 60
 
 
 def test_models_that_do_not_compare_are_shown_still(tmp_path):
@@ -170,16 +133,6 @@ def test_models_that_do_not_compare_are_shown_still(tmp_path):
     page.write(sides_of({"A": [[record()]], "B": [[record(texts=9)]]}), {}, output)
     text = output.read_text()
     assert "Not compared: A has 60 texts and B 9" in text
-    # Without log-weights there is no curve; of passes that are alike no sizes.
-    page.write(sides_of({"A": [[drawn(0, 1.0)]]}), {}, output)
-    shown = (
-        "More histories",
-        "effective samples, least",
-    )
-    assert all(part in output.read_text() for part in shown)
-    bare = estimated(drawn(0, 1.0), log_weights=(), effective_sample_size=5.0)
-    page.write(sides_of({"A": [[bare]]}), {}, output)
-    assert not any(part in output.read_text() for part in shown)
     # A task without right answers leaves the others.
     sides = {"A": [[unjudged(), record()]], "B": [[unjudged(), record(3.0)]]}
     page.write(sides_of(sides), {}, output)
@@ -254,9 +207,9 @@ FRAME = """<!DOCTYPE html>
 PROBE = """
 <script>
 for (const each of document.querySelectorAll("details")) each.open = true;
-const table = document.querySelectorAll("table")[4];
+const table = document.querySelectorAll("table")[2];
 const place = [...table.querySelectorAll("th")].findIndex(
-  head => head.textContent === "bits a byte");
+  head => head.textContent === "bits per byte");
 const column = () => [...table.tBodies[0].rows].map(
   row => Number(row.children[place].dataset.value));
 const head = table.querySelectorAll("th")[place];

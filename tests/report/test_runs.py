@@ -1,5 +1,7 @@
 """Runs of other harnesses, as they write them, compared."""
 
+import csv
+import io
 import json
 import math
 import re
@@ -51,13 +53,12 @@ def test_passages_are_clusters_by_themselves(capsys, refused):
 def test_archives_have_the_scores_of_the_logs_they_were_made_of(capsys):
     """They keep no passage, and of two answers the mean."""
     lines = EVERY[0].replace(".json", "_samples.jsonl")
-    found = {
-        shown(capsys, *pair, "--cluster", "none", "--format", "csv").partition("poor,")[
-            2
-        ]
-        for pair in (INSPECT, EVERY, (INSPECT[0], EVERY[1]), (lines, EVERY[1]))
-    }
-    assert len(found) == 1 and "match" in found.pop()
+    found = []
+    for pair in (INSPECT, EVERY, (INSPECT[0], EVERY[1]), (lines, EVERY[1])):
+        table = shown(capsys, *pair, "--cluster", "none", "--format", "csv")
+        [row] = csv.DictReader(io.StringIO(table))
+        found.append([row[name] for name in ("value", "±", "from", "to", "in")])
+    assert all(each == found[0] for each in found) and found[0][-1] == "match"
 
 
 def test_what_would_decide_is_said(capsys, refused):
@@ -68,8 +69,8 @@ def test_what_would_decide_is_said(capsys, refused):
     )
     assert "Shares of the variance: repeats 100.0%; without repeats" in out
     assert "480 questions" in out and "without repeats 20 questions would do" in out
-    csv = shown(capsys, *INSPECT, "--power", "5", "--format", "csv")
-    assert "needed for 5 points of match" in csv
+    table = shown(capsys, *INSPECT, "--power", "5", "--format", "csv")
+    assert "needed for 5 points of match" in table
     assert "expected a positive" in refused("compare", *INSPECT, "--power", "0")
 
 
@@ -167,9 +168,9 @@ def test_written_answers_of_lm_eval(capsys, refused, tmp_path):
     b = generated(tmp_path / "b", [sample(n, 0.5, **repeats) for n in range(40)])
     out = shown(capsys, a, b)
     assert "said: 40 questions in 20 clusters (context)" in out
-    assert "+30.0%" in out
+    assert "0.300" in out
     assert "over answers" in out
-    assert "+15.0%" in shown(capsys, a, b, "--metric", "f1")
+    assert "0.150" in shown(capsys, a, b, "--metric", "f1")
     said = refused("compare", a, b, "--metric", "bleu")
     assert "line 1: bleu: there is none; --metric NAME takes one of" in said
     other = [sample(n, 1.0, doc_hash="another") for n in range(40)]
@@ -221,7 +222,7 @@ def test_an_interval_reaches_no_further_than_is_possible():
     few = {"A": [[record(texts=5)]], "B": [[record(3.0, texts=5)]]}
     [found] = compare(few)
     assert found.interval == (-math.inf, math.inf)
-    assert "none, of fewer than 10" in as_text([found])
+    assert "-∞" in as_text([found])
 
 
 def test_several_sides_share_one_level_for_p_ends_and_verdict():
@@ -234,7 +235,7 @@ def test_several_sides_share_one_level_for_p_ends_and_verdict():
         assert each.decided is (low > 0 or high < 0) is (each.adjusted < 0.05)
         assert low < alone.interval[0] and alone.interval[1] < high
     assert {each.decided for each in found} == {True, False}, "premise"
-    assert "at 95 %, all together" in as_text(found)
+    assert "all together at 95 %" in as_text(found)
 
 
 GAINS = (("A", 0.0), ("B", 0.1), ("C", 1.0), ("D", 3.0))
@@ -299,22 +300,6 @@ def test_what_chance_may_do_among_many_is_not_decided():
     assert {*rank(found)[0].letters.values()} == {"a"}
 
 
-def test_subtasks_of_a_group_are_clusters():
-    def task(n, share):
-        rows = [
-            {"unit": str(q), "score": float((q + n) % 10 < share)} for q in range(20)
-        ]
-        settings = {"model": "m", "groups": ["all"]}
-        return Run(f"task {n}", "acc", settings, of_answers(rows))
-
-    a, b = ([task(n, share) for n in range(12)] for share in (8, 3))
-    *single, group = compare({"A": [a], "B": [b]})
-    assert len(single) == 12
-    assert group.task == "all"
-    assert (group.difference.num_texts, group.difference.num_clusters) == (240, 12)
-    assert group.decided
-
-
 def test_several_tasks_are_a_line_each_and_one_ranking():
     """Of two tasks the first is told apart, and the other is not."""
     sides = {
@@ -335,9 +320,7 @@ def test_several_tasks_are_a_line_each_and_one_ranking():
     ]
     two = as_text(compare({name: sides[name] for name in ("last", "long")}))
     [line] = [line for line in two.splitlines() if line.startswith("  t ")]
-    assert re.match(
-        r"  t +last +-0\.0\d+ ± 0\.0\d+ +-0\S+ to -0\S+ +\S+ +\S+ +60", line
-    )
+    assert re.match(r"  t +last +-0\.0\d+ +0\.0\d+ +-0\S+ +-0\S+ +\S+ +\S+ +60", line)
 
 
 def test_copies_of_a_text_are_one():
@@ -380,7 +363,7 @@ MANY = ",".join(f"m{n}" for n in range(5000))
         ("Bytes,a,b\n0,2,3\n", "column 'Bytes': write it as bytes"),
         ("bytes,a,b\n9,5,3\n", "Is this a loss? Then change its sign"),
         ("bytes,words,a,b\n9,3,-5,-3\n9,,-5,-3\n", "row 3: words is empty"),
-        ("bytes,a,b\n0,-5,-3\n0,-5,-3\n", "have no bytes and no words"),
+        ("bytes,a,b\n0,-5,-3\n0,-5,-3\n", "have no bytes"),
     ],
 )
 def test_a_table_that_says_something_else_is_refused(table, said, refused, tmp_path):
@@ -413,17 +396,6 @@ def test_lower_scores_are_better_where_that_is_declared(capsys, tmp_path):
     assert "b_ppl is better" in shown(capsys, str(path), *columns)
 
 
-def test_a_page_shows_a_table_of_texts_whose_words_nobody_counted(tmp_path):
-    path, page = tmp_path / "scores.csv", tmp_path / "page.html"
-    path.write_text("bytes,a,b\n" + "9,-5,-3\n8,-6,-4\n" * 6)
-    columns = ["--columns", "a,b"]
-    assert main(["report", str(path), "--output", str(page), *columns]) == 0
-    shown = page.read_text()
-    assert "refused: no words" in shown
-    parts = shown.partition("Where a - b is")[2].partition("</table>")[0]
-    assert parts.count("<tr>") == 1 + 5, "those with most of it, none with least"
-
-
 def test_passages_that_some_lack_are_clusters_of_the_others(capsys, tmp_path):
     path = tmp_path / "scores.csv"
     lines = [f"{n // 3 if n else ''},{n % 5},{n % 3 == 0:d}" for n in range(45)]
@@ -454,9 +426,8 @@ def test_a_column_of_log_likelihoods_has_rates(tmp_path):
     [found] = compare(
         {name: [run] for name, run in read_table(path, ("a", "b")).items()}
     )
-    assert [*found.measures] == ["bits a byte"], "nobody said how many words there are"
+    assert found.metric == "bits a byte"
     assert found.difference.value == pytest.approx(-0.01 / math.log(2))
-    assert "most in x3 (" in as_text([found]), "texts are named by their id"
     said = [
         f"{line},{text}" for line, text in zip(lines, ["a b", ""] * 15, strict=True)
     ]
@@ -465,7 +436,5 @@ def test_a_column_of_log_likelihoods_has_rates(tmp_path):
         ("id,bytes,a,b,words", [f"{line},7" for line in lines], 210),
     ):
         path.write_text("\n".join([head, *table]))
-        [found] = compare(
-            {name: [run] for name, run in read_table(path, ("a", "b")).items()}
-        )
-        assert found.parts[["bytes", "words"]].sum().tolist() == [3000, words]
+        [run] = read_table(path, ("a", "b"))["a"]
+        assert run.units[["bytes", "words"]].sum().tolist() == [3000, words]

@@ -31,17 +31,6 @@ FORMS = {
         "50 %,2,inf,",
         "c,,,",
     ],
-    "latex": [
-        r"\begin{tabular}{lrrr}",
-        r"\toprule",
-        r"model & K & bits & ± \\",
-        r"\midrule",
-        r"a|b\_c & 1,000 & -0.01235 & 0.00021 \\",
-        r"50 \% & 2 & ∞ & \\",
-        r"c & & & \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-    ],
 }
 
 
@@ -67,9 +56,6 @@ HOSTILE = (
     "@SUM(1,1)",
     "-1+1",
     "\t=1+1",
-    "\\input{/etc/passwd}",
-    "%\n\\input{/etc/passwd}",
-    "$^2$",
 )
 
 
@@ -88,10 +74,6 @@ def test_words_of_a_file_are_shown_and_not_obeyed(words):
     for cell in (rows[0][0], rows[1][0]):
         assert cell.removeprefix("'") == words
         assert not re.match(r"\s*[=@+-]", cell)
-    latex = rendered(table, "latex")
-    code = re.sub(r"(?m)(?<!\\)%.*$", "", latex)
-    assert "\\input" not in code and "\x1b" not in code
-    assert code.count("\n") <= 8
 
 
 def test_numbers_and_signs_stay_what_they_are():

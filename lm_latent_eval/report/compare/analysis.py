@@ -12,7 +12,6 @@ from typing import Any
 from lm_latent_eval.estimators.paired import groups
 from lm_latent_eval.estimators.power import POWER, Needed, needed, needed_questions
 from lm_latent_eval.report.compare.comparison import Comparison
-from lm_latent_eval.report.compare.sides import SUBTASK
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,10 @@ def _ranking(task: str, pairs: Sequence[Comparison]) -> Ranking | None:
 def standings(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Return how often each model is better or worse than another, best first.
 
-    Tasks count alike; a group of them is none of its own.
+    Tasks count alike.
     """
     counts: dict[str, dict[str, int]] = {}
     for each in comparisons:
-        if each.clusters is not None and each.clusters.name == SUBTASK:
-            continue
         for side in each.sides:
             row = counts.setdefault(side.name, Counter(better=0, worse=0, undecided=0))
             verdict = "better" if each.better == side.name else "worse"

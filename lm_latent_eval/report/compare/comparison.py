@@ -20,30 +20,21 @@ CHANCE = "of so many comparisons one may look so by chance"
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Rates of two sides in one unit, and their difference."""
+class Comparison:
+    """Two models on the same texts or questions."""
 
+    task: str
+    sides: tuple[Side, Side]
+    metric: str
+    """Measure that is compared: ``bits a byte``, or a metric of questions."""
     rates: tuple[Tensor, Tensor]
     """Bits a byte or word, or mean scores, of each run; (R,) float64."""
     difference: PairedDifference
     """Difference of the first side's rate and the second's."""
     possible: tuple[float, float]
     """Least and largest possible difference."""
-
-    @property
-    def means(self) -> tuple[float, float]:
-        a, b = self.rates
-        return a.mean().item(), b.mean().item()
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two models on the same texts or questions."""
-
-    task: str
-    sides: tuple[Side, Side]
-    measures: dict[str, Measure]
-    """Measures by name, "bits a byte" or a metric of questions; the first decides."""
+    num_units: int
+    """Number of bytes, words or questions of the rates."""
     decide: Callable[[Comparison, float], Verdict] = field(repr=False)
     """Rule that gives the verdict at a level."""
     is_equal: bool
@@ -52,10 +43,6 @@ class Comparison:
     """Cluster of each unit, under the name of the field; None: units are independent.
     """
     notes: tuple[str, ...] = ()
-    parts: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
-    """Each text's part of the difference, by ``name``: ``bits`` that the first side
-    takes more than the second, ``draws_stderr``, ``bytes``, ``words``, ``tokens`` and
-    the ``text`` itself where it is known; empty for questions."""
     accuracy: PairedAccuracy | None = None
     """Paired accuracy of single answers, right or wrong, to independent questions."""
     repeats: tuple[float, float] = (0.0, 0.0)
@@ -64,8 +51,6 @@ class Comparison:
     uncertain: tuple[int, int] = (0, 0)
     """Number of questions that one side alone answers rightly, and whose answers other
     draws could change."""
-    ties: tuple[int, int] = (0, 0)
-    """Number of questions whose best options rounding alone tells apart, by side."""
     better: str | None = None
     """Name of the better side; None: undecided."""
     verdict: str = ""
@@ -83,17 +68,9 @@ class Comparison:
         return self.sides[0].runs[0].is_of_texts
 
     @property
-    def metric(self) -> str:
-        """Measure that decides."""
-        return next(iter(self.measures))
-
-    @property
-    def difference(self) -> PairedDifference:
-        return self.measures[self.metric].difference
-
-    @property
     def scores(self) -> tuple[float, float]:
-        return self.measures[self.metric].means
+        a, b = self.rates
+        return a.mean().item(), b.mean().item()
 
     @property
     def p_value(self) -> float:
@@ -111,17 +88,12 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Interval of the difference at 1 - ``level``, by the test that decides."""
-        return self.interval_in(self.metric)
-
-    def interval_in(self, name: str) -> tuple[float, float]:
-        """Return the interval in a measure, cut to possible values."""
-        measure = self.measures[name]
-        test = (name == self.metric and self.accuracy) or measure.difference
+        """Interval of the difference at 1 - ``level``, cut to possible values."""
+        test = self.accuracy or self.difference
         low, high = test.interval_at(1 - self.level)
         if math.isinf(high - low):  # too few texts for one
             return low, high
-        return max(low, measure.possible[0]), min(high, measure.possible[1])
+        return max(low, self.possible[0]), min(high, self.possible[1])
 
     @property
     def is_share(self) -> bool:

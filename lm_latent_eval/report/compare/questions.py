@@ -20,7 +20,6 @@ from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.report.compare.comparison import (
     CHANCE,
     Comparison,
-    Measure,
     Verdict,
 )
 from lm_latent_eval.report.compare.sides import DELTA, Side, find_clusters, run_errors
@@ -88,7 +87,11 @@ def compare_questions(
     return Comparison(
         task,
         sides,
-        {metric: Measure((rates[0], rates[1]), paired, (-most, most))},
+        metric,
+        (rates[0], rates[1]),
+        paired,
+        (-most, most),
+        len(questions),
         _verdict,
         is_equal=bool(np.allclose(means[0].mean(0), means[1].mean(0), rtol=ROUNDING)),
         clusters=clusters,
@@ -98,7 +101,6 @@ def compare_questions(
         else None,
         repeats=(_repeats(answers[0]), _repeats(answers[1])),
         uncertain=(int((unsure & alone[0]).sum()), int((unsure & alone[1]).sum())),
-        ties=(ties[0], ties[1]),
     ).at(DELTA)
 
 

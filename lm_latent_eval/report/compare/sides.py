@@ -21,7 +21,6 @@ from torch import Tensor
 from lm_latent_eval.estimators import Bound, certificate_cost
 from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.report.units import Run
-from lm_latent_eval.text.files import digest
 
 PASSAGES = (
     *("cluster", "passage_id", "section_id", "story_id", "article_id", "context_id"),
@@ -31,8 +30,6 @@ PASSAGES = (
 """
 NONE = "none"
 """Value of ``--cluster`` with which every text stands for itself."""
-SUBTASK = "subtask"
-"""Field of the questions of a group of tasks."""
 TEXT = "text"
 """Name of the clusters of copies: texts that stand several times in a run."""
 DELTA = 0.05
@@ -200,17 +197,6 @@ def run_errors(rates: Tensor) -> tuple[float, float]:
     """Return the error of a mean over runs, and its degrees of freedom."""
     spread = rates.std().item() if len(rates) > 1 else 0.0
     return spread / math.sqrt(len(rates)), len(rates) - 1.0
-
-
-def text_of(texts: pd.DataFrame) -> list[str]:
-    """Return the texts themselves, where the data set's fields have them; else ""."""
-    return [
-        next(
-            (text for text in fields.values() if digest(text) == of_text),
-            fields.get("text", ""),
-        )
-        for fields, of_text in zip(texts["fields"], texts["digest"], strict=True)
-    ]
 
 
 def check_alike(name_a: str, a: Run, name_b: str, b: Run, whole: bool = True) -> None:

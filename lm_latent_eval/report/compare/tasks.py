@@ -1,4 +1,4 @@
-"""Comparison of models task by task, and of the groups that tasks are in.
+"""Comparison of models task by task.
 
 A side is a model, as one run or several. Verdicts and intervals of three sides and more
 hold together in each task.
@@ -12,12 +12,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
-import pandas as pd
-
-from lm_latent_eval.estimators.paired import FEWEST_TEXTS
 from lm_latent_eval.report.compare.comparison import Comparison
 from lm_latent_eval.report.compare.questions import compare_questions
-from lm_latent_eval.report.compare.sides import DELTA, SUBTASK, Side
+from lm_latent_eval.report.compare.sides import DELTA, Side
 from lm_latent_eval.report.compare.texts import compare_texts
 from lm_latent_eval.report.numbers import with_numbers
 from lm_latent_eval.report.units import Run
@@ -60,7 +57,7 @@ def compare(sides: Mapping[str, Runs], cluster: str | None = None) -> list[Compa
 def _comparisons(
     name_a: str, a: Runs, name_b: str, b: Runs, cluster: str | None
 ) -> Iterator[Callable[[], Comparison]]:
-    """Yield the comparisons of two sides in each task and each group of tasks."""
+    """Yield the comparisons of two sides in each task."""
     of_a, of_b = _tasks(a), _tasks(b)
     if len(of_a) == len(of_b) == 1:  # files of estimates name no task
         of_b = dict(zip(of_a, of_b.values(), strict=True))
@@ -73,17 +70,6 @@ def _comparisons(
     for task in shared:
         pair = (name_a, of_a[task]), (name_b, of_b[task])
         yield partial(_compare_task, task, *pair, cluster)
-    groups: dict[str, list[str]] = {}
-    for task in shared:
-        for group in of_a[task][0].settings.get("groups") or ():
-            groups.setdefault(group, []).append(task)
-    for group, tasks in groups.items():
-        # Tasks are the clusters of a group's questions: as many as a verdict takes.
-        texts = any(run.is_of_texts for t in tasks for run in (*of_a[t], *of_b[t]))
-        if len(tasks) >= FEWEST_TEXTS and not texts and cluster is None:
-            left, right = (_joined(group, tasks, runs) for runs in (of_a, of_b))
-            pair = (name_a, left), (name_b, right)
-            yield partial(_compare_task, group, *pair, SUBTASK)
 
 
 def _tasks(runs: Runs) -> Tasks:
@@ -99,28 +85,6 @@ def first_of_tasks(runs: Sequence[Run]) -> dict[str, Run]:
     for run in runs:
         tasks.setdefault(run.task, run)
     return tasks
-
-
-def _joined(group: str, tasks: Sequence[str], runs: Tasks) -> list[Run]:
-    """Make one task of several, with the name of each in the fields of its units."""
-    joined = []
-    for parts in zip(*(runs[task] for task in tasks), strict=True):
-        units = [
-            run.units.assign(
-                unit=f"{run.task}/" + run.units["unit"],
-                fields=[{**each, SUBTASK: run.task} for each in run.units["fields"]],
-            )
-            for run in parts
-        ]
-        joined.append(
-            replace(
-                parts[0],
-                task=group,
-                units=pd.concat(units, ignore_index=True),
-                finished=all(run.finished for run in parts),
-            )
-        )
-    return joined
 
 
 def _compare_task(

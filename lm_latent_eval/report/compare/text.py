@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from lm_latent_eval.estimators import Bound
-from lm_latent_eval.estimators.paired import FEWEST_TEXTS, wilson
+from lm_latent_eval.estimators.paired import wilson
 from lm_latent_eval.report.compare.analysis import (
     Power,
     by_task,
@@ -24,12 +22,14 @@ from lm_latent_eval.report.tables import (
     error,
     one_line,
     shown,
-    with_error,
 )
 
 ERRORS: Errors = {
     **dict.fromkeys(("value", "from", "to"), ("±",)),
-    "": ("over draws", "over texts", "p"),
+    "": (
+        *("over draws", "over texts", "over questions", "over answers", "over runs"),
+        "p",
+    ),
 }
 """Columns of errors, by the columns whose decimals they decide."""
 BOUNDS = {
@@ -54,7 +54,7 @@ _OF_A_RUN = (
 def rows(
     comparisons: Sequence[Comparison], powers: Sequence[Power] = ()
 ) -> list[dict[str, Any]]:
-    """Return comparisons as the rows of a table, a measure each.
+    """Return comparisons as the rows of a table.
 
     Args:
         comparisons: Comparisons of any tasks.
@@ -62,28 +62,40 @@ def rows(
     """
     table = []
     for n, each in enumerate(comparisons):
-        last: dict[str, Any] = {"decided": "yes" if each.decided else "no"}
+        d, (low, high) = each.difference, each.interval
+        row: dict[str, Any] = {
+            "task": each.task,
+            "difference of": each.pair,
+            "value": d.value,
+            "±": each.stderr,
+            "better": better_of(each),
+            "from": low,
+            "to": high,
+            "in": each.metric,
+            "over draws": d.draws_stderr,
+            f"over {each.units}": d.texts_stderr,
+        }
+        if any(each.repeats):
+            row["over answers"] = math.hypot(*each.repeats)
+        if d.runs_stderr:
+            row["over runs"] = d.runs_stderr
+        if right := each.accuracy:
+            row["alone right"] = f"{right.only_a:,}, {right.only_b:,}"
+            unsure = ", ".join(f"{n:,}" for n in each.uncertain)
+            row["within Monte Carlo error"] = unsure
+        row |= {"p": each.p, each.units: d.num_texts}
+        if each.in_clusters:
+            row["in"] = f"{each.metric}, {each.in_clusters}"
         if powers:
             needed = powers[n].needed
-            last[f"needed for {powers[n].target}"] = needed and needed.number
-        for name, measure in each.measures.items():
-            d, (low, high) = measure.difference, each.interval_in(name)
-            table.append(
-                {
-                    "task": each.task,
-                    "difference of": each.pair,
-                    "in": name,
-                    "value": d.value,
-                    "±": d.stderr if each.is_of_texts else each.stderr,
-                    "over draws": d.draws_stderr,
-                    "over texts": d.texts_stderr,
-                    "from": low,
-                    "to": high,
-                    "p": each.p,
-                    **last,
-                }
-            )
+            row[f"needed for {powers[n].target}"] = needed and needed.number
+        table.append(row)
     return table
+
+
+def rows_in_task(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return the rows of comparisons in one task, which they do not name."""
+    return [{k: v for k, v in row.items() if k != "task"} for row in rows(comparisons)]
 
 
 def as_text(comparisons: Sequence[Comparison]) -> str:
@@ -99,7 +111,7 @@ def as_text(comparisons: Sequence[Comparison]) -> str:
 # -- several tasks ---------------------------------------------------------------------
 
 
-def rows_of_tasks(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
+def rows_of_tasks(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Return a row a task: the number of each model, and which one is better.
 
     Two models have their difference there, too; more have letters: models that share
@@ -108,18 +120,17 @@ def rows_of_tasks(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
     return [_row_of_task(task, pairs) for task, pairs in by_task(comparisons).items()]
 
 
-def _row_of_task(task: str, pairs: Sequence[Comparison]) -> dict[str, str]:
+def _row_of_task(task: str, pairs: Sequence[Comparison]) -> dict[str, Any]:
     first, *others = pairs
     of = {"of": f"{first.difference.num_texts:,} {first.units}, {first.metric}"}
     if not others:
-        a, b = first.sides
+        [row] = rows([first])
+        names = (side.name for side in first.sides)
+        scores = (_score(first, value) for value in first.scores)
+        told = ("task", "better", "value", "±", "from", "to")
         return {
-            "task": task,
-            "better": better_of(first),
-            "difference": difference_of(first),
-            "at 95 %": span(first),
-            a.name: _score(first, first.scores[0]),
-            b.name: _score(first, first.scores[1]),
+            **{name: row[name] for name in told},
+            **dict(zip(names, scores, strict=True)),
             **of,
         }
     [*ranking] = rank(pairs)
@@ -146,12 +157,12 @@ def _lines_of_tasks(comparisons: Sequence[Comparison]) -> list[str]:
         for note in each.notes:
             notes.setdefault(note, {})[each.task] = None
     return [
-        *aligned_rows(rows_of_tasks(comparisons)),
+        *aligned_rows(rows_of_tasks(comparisons), ERRORS),
         "",
         *aligned_rows(standings(comparisons)),
         RANKED,
         *(f"  {', '.join(tasks)}: {note}" for note, tasks in notes.items()),
-        "What each verdict rests on: --format csv, --page FILE.",
+        "What each verdict rests on: --format csv, or `lm-latent-eval report`.",
     ]
 
 
@@ -197,12 +208,10 @@ def side_rows(compared: Sequence[Comparison]) -> list[dict[str, str]]:
     rows: dict[tuple[str, int], dict[str, str]] = {}
     for each in compared:
         for n, side in enumerate(each.sides):
-            row = {"": side.name}
-            for name, measure in each.measures.items():
-                row[name] = _score(each, measure.means[n], name)
-                runs = measure.rates[n]
-                if len(runs) > 1:
-                    row[name] += f" (runs: ± {_size(each, runs.std().item())})"
+            row = {"": side.name, each.metric: _score(each, each.scores[n])}
+            runs = each.rates[n]
+            if len(runs) > 1:
+                row[each.metric] += f" (runs: ± {error(runs.std().item())})"
             if right := each.accuracy:
                 share, total = right.accuracy[n], right.num_questions
                 low, high = wilson(round(share * total), total)
@@ -215,54 +224,21 @@ def side_rows(compared: Sequence[Comparison]) -> list[dict[str, str]]:
     return [*rows.values()]
 
 
-def difference_rows(each: Comparison) -> list[dict[str, str]]:
-    """Return a row a measure of a difference: first what decides."""
-    together = "" if each.adjusted is None else ", all together"
-    right, clusters = each.accuracy, each.in_clusters
-    of_draws = [f"{n:,}" for n in each.uncertain]
-    rows = []
-    for name, measure in each.measures.items():
-        d = measure.difference
-        row = {
-            "difference of": each.pair,
-            "value": f"{difference_of(each, name)} {name}",
-            f"at 95 %{together}": span(each, name),
-            "better": better_of(each) if name == each.metric else "",
-            "over draws": f"± {_size(each, d.draws_stderr)}",
-            f"over {each.units}": f"± {_size(each, d.texts_stderr)}",
-        }
-        if any(each.repeats):
-            row["over answers"] = f"± {_size(each, math.hypot(*each.repeats))}"
-        if d.runs_stderr:
-            row["over runs"] = f"± {_size(each, d.runs_stderr)}"
-        if right:
-            row["alone right"] = f"{right.only_a:,}, {right.only_b:,}"
-            row["within Monte Carlo error"] = ", ".join(of_draws)
-        row["p"] = error(each.p) if name == each.metric else ""
-        row[each.units] = f"{d.num_texts:,}" + (f", {clusters}" if clusters else "")
-        rows.append(row)
-    return rows
-
-
 def _lines_of(compared: Sequence[Comparison]) -> list[str]:
     """Return the sides of a task, how far they are apart, and the verdicts."""
     first = compared[0]
     head = f"{first.task}: {first.difference.num_texts:,} {first.units}"
     head += f" in {first.in_clusters}" if first.in_clusters else ""
-    for unit in ("bytes", "words", "tokens") if first.is_of_texts else ():
-        if f"bits a {unit.removesuffix('s')}" in first.measures:
-            head += f", {first.parts[unit].sum():,} {unit}"
-    differences = [row for each in compared for row in difference_rows(each)]
+    if first.is_of_texts:
+        head += f", {first.num_units:,} {first.metric.removeprefix('bits a ')}s"
     lines = [
         *(head, *aligned_rows(side_rows(compared)), ""),
-        *(*aligned_rows(differences), ""),
+        *(*aligned_rows(rows_in_task(compared), ERRORS), ""),
     ]
-    for each in compared:
-        lines += _lines_of_gap(each)
     notes = dict.fromkeys(note for each in compared for note in each.notes)
     lines += [*(f"  {note}" for note in notes), *(each.verdict for each in compared)]
     for ranking in rank(compared):
-        rows = [
+        order = [
             {
                 "": f"{n}. {name}",
                 ranking.metric: f"{value:.4f}",
@@ -270,76 +246,14 @@ def _lines_of(compared: Sequence[Comparison]) -> list[str]:
             }
             for n, (name, value) in enumerate(ranking.models, start=1)
         ]
-        lines += ["", f"{first.task}: ranking", *aligned_rows(rows), ranking.verdict]
+        lines += ["", f"{first.task}: ranking", *aligned_rows(order), ranking.verdict]
     return lines
-
-
-MOST = 5
-"""Number of texts that are shown on either side."""
-
-
-def texts_of(compared: Comparison) -> pd.DataFrame:
-    """Return the texts that make up most of the difference, on either side."""
-    ordered = _by_size(compared.parts)
-    less = ordered["bits"] < 0
-    return _by_size(pd.concat([ordered[less].head(MOST), ordered[~less].head(MOST)]))
-
-
-def _by_size(parts: pd.DataFrame) -> pd.DataFrame:
-    return parts.sort_values("bits", key=abs, ascending=False, kind="stable")
-
-
-def _lines_of_gap(compared: Comparison) -> list[str]:
-    """Say how many texts one side wins, and where the difference is."""
-    if not compared.is_of_texts:
-        return []
-    (a, b), every = compared.sides, compared.parts["bits"]
-    ties, won = int((every == 0).sum()), compared.difference.share_won
-    halves = f", half of {ties:,} equal ones counted" if ties else ""
-    lines = [f"  {a.name} takes less than {b.name} on {won:.1%} of the texts{halves}."]
-    total = math.fsum(every)
-    same = _by_size(compared.parts[every * total > 0])
-    if same.empty:
-        return lines
-    half = int((same["bits"].cumsum().abs() < abs(total) / 2).sum()) + 1
-    most = ", ".join(
-        f"{part.name} ({with_error(part.bits, part.draws_stderr, '+')} bits)"
-        for part in same.head(3).itertuples(index=False)
-    )
-    where = f"is in {half:,} of {len(every):,} texts; most in {most}"
-    return [*lines, f"  Half of {compared.pair} {where}."]
 
 
 def better_of(each: Comparison) -> str:
     return each.better or ("equal" if each.is_equal else "undecided")
 
 
-def difference_of(each: Comparison, measure: str | None = None) -> str:
-    name = measure or each.metric
-    d = each.measures[name].difference
-    stderr = each.stderr if name == each.metric else d.stderr
-    if not each.is_share:
-        return with_error(d.value, stderr, "+")
-    return f"{d.value:+.1%} ± {stderr:.1%}"
-
-
-def span(each: Comparison, measure: str | None = None) -> str:
-    """Write the interval of a difference, in the measure that decides or another."""
-    name = measure or each.metric
-    ends = each.interval_in(name)
-    if any(map(math.isinf, ends)):
-        return f"none, of fewer than {FEWEST_TEXTS}"
-    if each.is_share:
-        return " to ".join(f"{end:+.1%}" for end in ends)
-    stderr = each.measures[name].difference.stderr
-    return " to ".join(shown(end, stderr, sign="+") for end in ends)
-
-
-def _score(each: Comparison, value: float, measure: str | None = None) -> str:
+def _score(each: Comparison, value: float) -> str:
     """Write a score with the decimals of the difference's error."""
-    stderr = each.measures[measure or each.metric].difference.stderr
-    return f"{value:.1%}" if each.is_share else shown(value, stderr)
-
-
-def _size(each: Comparison, stderr: float) -> str:
-    return f"{stderr:.1%}" if each.is_share else error(stderr)
+    return f"{value:.1%}" if each.is_share else shown(value, each.difference.stderr)

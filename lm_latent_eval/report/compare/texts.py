@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 
 from lm_latent_eval.estimators import Bound
@@ -21,7 +20,6 @@ from lm_latent_eval.estimators.standard_errors import pooled_degrees
 from lm_latent_eval.report.compare.comparison import (
     CHANCE,
     Comparison,
-    Measure,
     Verdict,
 )
 from lm_latent_eval.report.compare.sides import (
@@ -33,7 +31,6 @@ from lm_latent_eval.report.compare.sides import (
     find_clusters,
     run_errors,
     sampling_errors,
-    text_of,
 )
 from lm_latent_eval.report.tables import with_error
 
@@ -58,12 +55,12 @@ def compare_texts(
     texts = a.runs[0].units
     texts = texts[texts["unit"].isin(of_b.index)]
     keys = texts["unit"].tolist()
-    common = _units(a, b)
-    units = [unit for unit in common if texts[unit].any()]
-    if not units:
+    unit = _unit(a, b)
+    total = int(texts[unit].sum())
+    if not total:
         raise ValueError(
-            f"{task}: the texts of {a.name} and {b.name} have no "
-            f"{' and no '.join(common)}, so there is no rate to compare"
+            f"{task}: the texts of {a.name} and {b.name} have no {unit}, so there is "
+            "no rate to compare"
         )
     pairs = zip(texts["fields"], of_b["fields"].loc[keys], strict=True)
     clusters = find_clusters([{**y, **x} for x, y in pairs], cluster)
@@ -73,57 +70,45 @@ def compare_texts(
         torch.from_numpy(-side.column("score", keys) / math.log(2)) for side in sides
     ]
     difference = costs[0].mean(0) - costs[1].mean(0)
-    errors = sampling_errors(sides, keys)
-    measures = {}
-    for unit in units:
-        total = int(texts[unit].sum())
-        rates = costs[0].sum(1) / total, costs[1].sum(1) / total
-        runs = [run_errors(each) for each in rates]
-        paired = PairedDifference.of(
-            difference,
-            torch.tensor(texts[unit].to_numpy()),
-            runs_stderr=math.hypot(*(error for error, _ in runs)),
-            runs_degrees=pooled_degrees(runs),
-            clusters=None if clusters is None else clusters.tolist(),
-            **errors,
-        )
-        # A side that took nothing at all would be that far away.
-        possible = -rates[1].mean().item(), rates[0].mean().item()
-        measures[f"bits a {unit.removesuffix('s')}"] = Measure(rates, paired, possible)
-    squares = [
-        np.square(side.column("draws_stderr", keys) / len(side.runs)).sum(0)
-        for side in sides
-    ]
-    parts = texts[["name", "bytes", "words", "tokens"]].assign(
-        bits=difference.numpy(),
-        draws_stderr=bits(1.0) * np.sqrt(squares[0] + squares[1]),
-        text=text_of(texts),
+    rates = costs[0].sum(1) / total, costs[1].sum(1) / total
+    runs = [run_errors(each) for each in rates]
+    paired = PairedDifference.of(
+        difference,
+        torch.tensor(texts[unit].to_numpy()),
+        runs_stderr=math.hypot(*(error for error, _ in runs)),
+        runs_degrees=pooled_degrees(runs),
+        clusters=None if clusters is None else clusters.tolist(),
+        **sampling_errors(sides, keys),
     )
-    rounding = bits(ROUNDING) * parts["tokens"].clip(lower=1)
+    rounding = bits(ROUNDING) * texts["tokens"].clip(lower=1).to_numpy()
     return Comparison(
         task,
         sides,
-        measures,
+        f"bits a {unit.removesuffix('s')}",
+        rates,
+        paired,
+        # A side that took nothing at all would be that far away.
+        (-rates[1].mean().item(), rates[0].mean().item()),
+        total,
         _verdict,
-        is_equal=bool((parts["bits"].abs() <= rounding).all()),
+        is_equal=bool((difference.abs().numpy() <= rounding).all()),
         clusters=clusters,
         notes=tuple(_notes(a, b)),
-        parts=parts,
     ).at(DELTA)
 
 
-def _units(a: Side, b: Side) -> tuple[str, ...]:
-    """Return the units in which two models compare.
+def _unit(a: Side, b: Side) -> str:
+    """Return the unit in which two models compare.
 
     Raises:
         ValueError: If there are none.
     """
     if a.strings_scored and b.strings_scored:
-        return ("bytes", "words")
+        return "bytes"
     vocabularies = {s.get("vocabulary") for side in (a, b) for s in side.settings}
     policies = {s.get("unk") for side in (a, b) for s in side.settings}
     if len(vocabularies) == len(policies) == 1 and vocabularies != {None}:
-        return ("tokens",) if a.leaves_out or b.leaves_out else ("words",)
+        return "tokens" if a.leaves_out or b.leaves_out else "words"
     blamed = " and ".join(side.name for side in (a, b) if not side.strings_scored)
     raise ValueError(
         f"{blamed} scored words of a vocabulary and not strings, and {a.name} and "
@@ -143,7 +128,6 @@ def _verdict(compared: Comparison, level: float) -> Verdict:
             f"Equal: {a.name} and {b.name} differ by no more than rounding does on "
             f"each of {d.num_texts:,} texts."
         )
-    total = compared.parts[f"{compared.metric.removeprefix('bits a ')}s"].sum()
     doubt = None
     if d.undecided:
         doubt = f"; {d.undecided}"
@@ -156,7 +140,7 @@ def _verdict(compared: Comparison, level: float) -> Verdict:
         )
     elif not better.is_known and better.bound is Bound.NONE:
         doubt = f", but {_kind(better)}"
-    elif d.margin_at(1 - level) <= bits(better.slack(level)) / total:
+    elif d.margin_at(1 - level) <= bits(better.slack(level)) / compared.num_units:
         doubt = (
             f", but {_kind(better)}, and the certificate of its draws takes more than "
             "the difference"
