@@ -294,7 +294,6 @@ class OptionTable:
 
     @classmethod
     def names(cls) -> list[str]:
-        """List the options."""
         return [row.name for row in table(cls)]
 
 

@@ -73,7 +73,6 @@ class Wealth:
     """
 
     def __init__(self) -> None:
-        """Begin with 1."""
         self._logs = [0.0] * len(BETS)
         self.most = 0.0
         """The logarithm of the most it was."""
@@ -82,7 +81,6 @@ class Wealth:
 
     @property
     def log(self) -> float:
-        """Its logarithm, now."""
         most = max(self._logs)
         total = math.fsum(math.exp(log - most) for log in self._logs)
         return most + math.log(total / len(BETS))
@@ -138,7 +136,6 @@ class DrawnSet:
     def __init__(
         self, weights: Sequence[float] | NDArray[np.float64], floor: float = 0.1
     ) -> None:
-        """Mix the floor in."""
         rates = np.asarray(weights, dtype=float)
         rates = (1 - floor) * rates / rates.sum() + floor / len(rates)
         self._rates, self._ends = rates, rates.cumsum()

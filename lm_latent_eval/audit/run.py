@@ -50,8 +50,6 @@ WIDTH = 110
 
 @dataclass(frozen=True)
 class Audit:
-    """Findings of an audit."""
-
     model: str
     kind: Kind
     findings: Sequence[Finding]
@@ -86,7 +84,6 @@ class Audit:
         return shlex.join([*self.command, "--only", finding.item.part])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return {
             "lm_latent_eval": lm_latent_eval.__version__,
             "model": self.model,

@@ -9,8 +9,6 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """Verdict on one item."""
-
     HOLDS = "holds"
     FAILS = "fails"
     UNDETERMINED = "undetermined"
@@ -26,7 +24,6 @@ class Kind(StrEnum):
 
     @property
     def claim(self) -> str:
-        """The claim in words."""
         return {
             Kind.STRINGS: "p of a string: holds everywhere, charges everything",
             Kind.TOKENS: "p of one sequence of tokens a string: holds at borders of "
@@ -39,8 +36,6 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """One property, by name."""
-
     part: str
     """Part of the audit, for ``--only``."""
     title: str

@@ -96,10 +96,10 @@ class CorpusRate:
     """Over texts, with the Monte Carlo error in it: what to expect of other texts. None
     where the latter is not known, and of a single text."""
     monte_carlo_stderr: float | None
-    """Of these texts, from the draws of latents and what they may have missed; None
-    where that cannot be estimated of one of them."""
+    """Standard error on these texts, for other draws of the latents and mass that they
+    may have missed; None if it cannot be estimated for one text."""
     draws_stderr: float
-    """The same as the draws tell it; what they miss is not in it."""
+    """Standard error from the spread of the draws alone, without missed mass."""
 
     @classmethod
     def nats(
@@ -262,14 +262,14 @@ class CorpusEstimate:
     """The inputs' weights multiplied first: exp(-1/T log p-hat(x_C)); None where every
     product holds a weight of zero."""
     corpus_effective_sample_size: float
-    """Of the products; 1 is as good as one draw."""
+    """Effective sample size of the products; 1 is as good as one draw."""
     corpus_num_samples: int
     """K of the products: as many draws of every input as the least has."""
     certified: float
     """Upper limit of the true perplexity at ``confidence``."""
     confidence: float
     estimates: tuple[Estimate, ...]
-    """Of each input, with effective sample size, standard error and Pareto k."""
+    """Estimate of each input: effective sample size, standard error, Pareto k."""
     curve: tuple[tuple[int, float | None], ...]
     """k -> instance-level perplexity from the first k draws of every input; None
     where an input has no positive weight among them."""

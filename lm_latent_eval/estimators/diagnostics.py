@@ -132,8 +132,8 @@ is nearly right all are, and rounding would order them otherwise in every batch.
 MOST_UNSEEN = 0.99
 """Share of p(x) that draws may be expected to miss where an error is still given."""
 LITTLE, MOST_OF_LITTLE = 0.1, 0.5
-"""The same where a search found less than this share of p(x): it may not stand for the
-rest, so draws have to see more of what it found."""
+"""Share of p(x) below which a search may not stand for the rest, and the largest u that
+is accepted then."""
 LARGEST = 0.5
 """The largest error of a logarithm, nats, that the delta method can be asked for."""
 

@@ -43,7 +43,7 @@ _LOG_PRIOR = torch.tensor(
 )
 """Nats, shape ``(J,)``, below 1 in all; half of the capital is staked whole."""
 _STEPS = 48
-"""Of bisections: an end is outside by less than 1e-12 of where they begin."""
+"""Number of bisections: an end is off by less than 1e-12 of the first interval."""
 _AT_ONCE = 1 << 22
 """Gains times stakes that are held at a time; moves no number."""
 _MOST_GAIN = 700.0
@@ -108,7 +108,7 @@ class Choice:
     """The most probable option, and whether the draws are sure of it."""
 
     best: int
-    """Its place."""
+    """Index of the most probable option."""
     decided: int | None
     """Draws after which it was certain; None while it is not."""
     log_e: float

@@ -43,8 +43,8 @@ FEWEST_TEXTS = 10
 CHANCE = 0.9
 """Errors of a skewness that may be chance."""
 WIDENED, WIDENED_OF = 30.0, 10
-"""How much further the tail's side of an interval is a further error of the skewness,
-of so many texts; a hundredth of that of ten times as many."""
+"""Slope w_N by which skewness widens the tail's side of an interval, for N = 10 texts;
+it falls with the square of N."""
 FURTHEST = 5.0
 """Most that the tail's side is further away."""
 _TWO_SIDED = float(ndtri((1 + CONFIDENCE) / 2))
@@ -57,7 +57,7 @@ class PairedDifference:
     """A difference of two rates on the same texts, in nats a unit, and its errors."""
 
     value: float
-    """Of A's rate and B's: negative where A takes fewer nats."""
+    """Difference of A's rate and B's: negative where A takes fewer nats."""
     draws_stderr: float
     """From the draws of both models' latents, and what they may have missed; widened
     where few passes estimated it."""
@@ -68,7 +68,7 @@ class PairedDifference:
     runs_degrees: float
     """Degrees of freedom of ``runs_stderr``."""
     missed_stderr: float
-    """What draws may have missed; more texts leave it as it is."""
+    """Error from mass that draws may have missed; more texts leave it as it is."""
     stderr: float
     """Together."""
     degrees: float
@@ -368,14 +368,14 @@ class PairedAccuracy:
     """Two models' right answers to the same questions."""
 
     accuracy: tuple[float, float]
-    """Of A and B."""
+    """Accuracies of A and B."""
     only_a: int
     """Questions that A alone answers rightly."""
     only_b: int
     """Questions that B alone answers rightly."""
     stderr: float
-    """Of the accuracies' difference, over questions, with two pairs of questions added
-    that are split evenly, so that it is no zero where all agree (Agresti and Min,
+    """Standard error of the accuracies' difference over questions. Two pairs that are
+    split evenly are added, so that it is above zero where all agree (Agresti and Min,
     2005)."""
     num_questions: int
 

@@ -34,8 +34,9 @@ class Needed:
     number: int
     """At the spread that was seen."""
     at_least: int
-    """And at the ends of where that spread lies at 95 %."""
+    """Sample size at the lower end of the spread's 95 % interval."""
     at_most: int
+    """Sample size at its upper end."""
 
     def times(self, size: float) -> Needed:
         """Convert to smaller units, such as the texts of clusters."""

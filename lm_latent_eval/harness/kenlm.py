@@ -34,7 +34,6 @@ class KenLM(Backend):
         device: Any = None,
         **unknown: Any,
     ) -> None:
-        """Open a file."""
         # --trust_remote_code is about data sets, but lm-eval tells models as well.
         unknown.pop("trust_remote_code", None)
         if unknown:

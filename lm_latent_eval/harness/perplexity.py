@@ -243,7 +243,6 @@ class OfHalves:
     name: str
 
     def __call__(self, terms: Sequence[Term]) -> float | str:
-        """Compute the metric."""
         documents: dict[int, Signed] = {}
         for term in terms:
             parts = documents.setdefault(term.document, [])

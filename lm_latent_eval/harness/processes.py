@@ -45,12 +45,10 @@ class Processes:
 
     @property
     def rank(self) -> int:
-        """Index of this process."""
         return int(self.accelerator.process_index) if self.accelerator else 0
 
     @property
     def world_size(self) -> int:
-        """Number of processes."""
         return int(self.accelerator.num_processes) if self.accelerator else 1
 
     @property
@@ -91,7 +89,6 @@ class Processes:
         return everything
 
     def barrier(self) -> None:
-        """Wait for every process."""
         if self.accelerator:
             self.accelerator.wait_for_everyone()
 

@@ -295,7 +295,6 @@ def text_ends(
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Hash a tokenizer."""
     hashed = hashlib.sha256()
     _add_tokenizer(hashed, tokenizer)
     return hashed.hexdigest()[:16]

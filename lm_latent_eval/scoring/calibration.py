@@ -77,7 +77,6 @@ class Calibration:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every estimate is exact."""
         return all(text.estimate.bound is Bound.EXACT for text in self.texts)
 
     @property

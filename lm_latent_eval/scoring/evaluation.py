@@ -55,7 +55,6 @@ class Evaluation:
 
     @property
     def method(self) -> Estimator:
-        """The estimator."""
         return self.budget.method
 
     def weigh(
@@ -196,7 +195,6 @@ class Evaluation:
 
     @property
     def spelled(self) -> bool:
-        """Whether unknown words are spelled."""
         return self.reader.policy is UnknownWords.SPELLED
 
     def keys(self, texts: Iterable[Text], purpose: str = "") -> list[int]:
@@ -228,7 +226,6 @@ class Evaluation:
             )
 
     def bar(self, total: int, unit: str) -> tqdm:
-        """Return a progress bar."""
         title = f"latent likelihoods ({self.options.estimator})"
         return tqdm(total=total, desc=title, unit=f" {unit}", disable=self.quiet)
 

@@ -104,7 +104,6 @@ class Utterance:
 
     @property
     def finished(self) -> bool:
-        """Whether generation is over."""
         return self.ended or len(self.words) >= self.options.max_tokens
 
     def extend(self, log_p: Tensor, u: float) -> None:

@@ -46,8 +46,6 @@ class Bins(StrEnum):
 
 @dataclass(frozen=True)
 class Group:
-    """Sequences that share a bin."""
-
     index: int
     """Index of the bin, from the lowest; bins without a group count too."""
     lowest: float

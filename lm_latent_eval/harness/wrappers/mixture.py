@@ -181,8 +181,6 @@ class LatentMixture(Backend):
 
 
 class _Component:
-    """One of the mixed models."""
-
     def __init__(self, lm: LM, base: str, arguments: Mapping[str, Any]) -> None:
         self.lm, self.base = lm, base
         self.event = _event(lm)

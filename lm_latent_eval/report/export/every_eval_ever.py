@@ -36,8 +36,6 @@ AVAILABILITIES = ("open_weights", "closed_weights", "unknown")
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluator of a model."""
-
     model_id: str
     """Name on the hub: developer/model."""
     organization: str

@@ -17,8 +17,6 @@ from lm_latent_eval.scoring.texts import Text, naming
 
 @dataclass(frozen=True)
 class BestLatent:
-    """One latent of a text."""
-
     log_joint: float
     """log p(x, z), nats."""
     share: float

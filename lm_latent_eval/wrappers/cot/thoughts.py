@@ -26,8 +26,6 @@ FORMAT = 4
 
 @dataclass(frozen=True)
 class Thought:
-    """A drawn thought."""
-
     tokens: tuple[int, ...]
     """Tokens as drawn, with the last one."""
     ending: Ending

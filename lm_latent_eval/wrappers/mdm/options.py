@@ -181,7 +181,6 @@ class MDMOptions(OptionTable):
 
     @property
     def description(self) -> str:
-        """Description of the process."""
         length = self.block_length
         blocks = "the whole text at once" if length is None else f"blocks of {length}"
         read = {"block_causal": "later blocks not read"}.get(

@@ -182,7 +182,6 @@ class Unmasking:
         return sum(math.comb(length, size) for size in sizes)
 
     def choices(self, length: int) -> Tensor:
-        """Those sets, (C, L)."""
         sizes = {n for hidden in range(1, length + 1) for n in self.sizes(hidden)}
         return torch.cat([subsets(length, size) for size in sorted(sizes)])
 
