@@ -6,18 +6,14 @@ python -m tests.option_tables
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from lm_latent_eval import models
 from lm_latent_eval.options import Option, table
 from lm_latent_eval.scoring.interface import TextModel
-from lm_latent_eval.scoring.metrics import METRICS
 from lm_latent_eval.scoring.options import OpeningOptions, ScoringOptions
 from tests.conftest import PROJECT
 
@@ -35,10 +31,6 @@ An option has one name everywhere:
 ```bash
 lm_eval --model latent --model_args pretrained=DIR,num_samples=1e3,target_stderr=0.01
 lm-latent-eval estimate DIR --num-samples 1e3 --target-stderr 0.01
-```
-
-```python
-model.log_likelihood(texts, num_samples=1000, target_stderr=0.01)
 ```
 
 A warning names options without effect. This page is made by
@@ -60,13 +52,11 @@ def page() -> str:
             *_list(OpeningOptions),
             "## Models with latents\n",
             *_list(ScoringOptions),
-            "[Estimators](harness.md#estimators) and proposals, the default first:\n",
-            "| Model | Estimators | Proposals |\n|---|---|---|",
+            "[Estimators](harness.md#estimators), the default first:\n",
+            "| Model | Estimators |\n|---|---|",
             *(f"| `latent_{name}` | {_has(name)} |" for name in sorted(models.MODELS)),
             "",
             *_own(),
-            "## Metrics of perplexity tasks\n",
-            *_metrics(),
         ]
     )
 
@@ -82,14 +72,7 @@ def _list(kind: type) -> Iterator[str]:
 
 
 def _has(name: str) -> str:
-    """Return the estimators and proposals of a model that has been trained on all."""
-    kind = models.model_class(name)
-    trained = getattr(inspect.getmodule(kind), "READING_MOST", None)
-    config = kind.config_class(**({"proposals": [*trained]} if trained else {}))
-    with torch.device("meta"):
-        names = kind(config).proposal_names
-    listed = [f"`{name}`" for name in names if name != "none"]
-    return f"{', '.join(f'`{e}`' for e in kind.estimators)} | {', '.join(listed)}"
+    return ", ".join(f"`{each}`" for each in models.model_class(name).estimators)
 
 
 def _own() -> Iterator[str]:
@@ -98,14 +81,6 @@ def _own() -> Iterator[str]:
         if issubclass(kind, TextModel) and kind.options():
             yield f"## `latent_{name}`\n"
             yield from _list(kind.options())
-
-
-def _metrics() -> Iterator[str]:
-    """List the metrics that a task file may name, each by its first sentence."""
-    for name, metric in METRICS.items():
-        if metric.description:
-            yield f"- `{name}`: {metric.description.partition('. ')[0].rstrip('.')}."
-    yield ""
 
 
 def entry(row: Option, indent: int) -> list[str]:

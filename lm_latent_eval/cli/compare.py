@@ -31,8 +31,8 @@ def add_compare(commands: Commands, summary: str) -> None:
         help=summary,
         description="A side is a run of lm_eval (other models than ours with "
         "--log_samples), of inspect_ai (JSON) or of Every Eval Ever, or a file of "
-        "`estimate`. Several runs of a model, joined by commas, are one side. A CSV has "
-        "a column a side (--columns).",
+        "`estimate`. Several runs of a model, joined by commas, are one side. A CSV "
+        "has a column a side (--columns).",
         example="lm-latent-eval compare A B --power 1",
     )
     compare.add_argument(
