@@ -72,7 +72,7 @@ a finished file one of all
     test_parquet.py::test_an_edited_value_is_refused
 A file named after one lies below `--output`
     test_untrusted.py::test_exports_write_below_their_output
-Markdown, HTML, LaTeX and CSV show them, and obey nothing in them
+Markdown, HTML and CSV show them, and obey nothing in them
     report/test_tables.py::test_words_of_a_file_are_shown_and_not_obeyed
     report/test_export.py::test_a_card_shows_what_tasks_and_settings_say
     report/test_page.py::test_names_are_text_and_not_tags
