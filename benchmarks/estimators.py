@@ -54,7 +54,7 @@ from lm_latent_eval.models.checkpoint import Checkpoint
 from lm_latent_eval.report.figures import COLOURS, MARKS
 from lm_latent_eval.scoring.answer import Missed
 from lm_latent_eval.scoring.calibration import written
-from lm_latent_eval.scoring.likelihoods import whole_texts
+from lm_latent_eval.scoring.estimates import whole_texts
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text

@@ -33,7 +33,7 @@ from lm_latent_eval.latent import Normalization, offers
 from lm_latent_eval.models.checkpoint import Checkpoint, load_checkpoint
 from lm_latent_eval.networks.network import check_positions, is_latent
 from lm_latent_eval.scoring.answer import Missed
-from lm_latent_eval.scoring.likelihoods import whole_texts
+from lm_latent_eval.scoring.estimates import whole_texts
 from lm_latent_eval.scoring.log_likelihoods import LogLikelihoods
 from lm_latent_eval.scoring.options import ScoringOptions, parse_device
 from lm_latent_eval.scoring.scorer import Scorer

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from html import escape
+from itertools import accumulate, cycle
 
 import jinja2
 
@@ -13,21 +14,37 @@ from lm_latent_eval.latent import Description
 from lm_latent_eval.report.figures import COLOURS
 from lm_latent_eval.scoring.inside.latents import BestLatent, BestLatents
 
-WORD, LEVEL = 64, 26
-"""Pixels of a picture of a tree: a word is as wide, a level as high."""
+LEVEL, LETTER, GAP = 28, 8.5, 18
+"""Pixels of a picture of a tree: height of a level, width of a letter, and between
+words."""
 
 _PAGE = """\
 <!doctype html>
 <html lang="en">
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
 <title>Latents</title>
 <style>
-body { font: 16px sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; }
-figure { margin: 1em 0; overflow-x: auto; }
-.mention { border-bottom: 3px solid; padding-bottom: 1px; }
-small { color: #777; }
-svg { font: 14px sans-serif; }
+:root { --paper: #fff; --ink: #1b1b1b; --faint: #888; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #141414; --ink: #e8e8e8; }
+}
+body { background: var(--paper); color: var(--ink); margin: 0 auto; max-width: 60rem;
+  padding: 1rem; font: 1rem/1.5 system-ui, sans-serif; }
+h2 { font-size: 1.1rem; margin: 2.5rem 0 0; }
+figure { margin: 1rem 0 1.5rem; }
+figcaption { font-size: .9rem; opacity: .8; }
+.scroll { overflow-x: auto; }
+.words { line-height: 2.6; }
+ruby { border-bottom: 3px solid; }
+rt { font-size: .7rem; }
+.legend { font-size: .9rem; list-style: none; padding: 0; }
+.legend li::before { content: "\\25a0  "; color: var(--colour); }
+svg { display: block; font: 14px system-ui, sans-serif; }
+svg text { fill: currentColor; }
+svg line { stroke: var(--faint); }
+code { overflow-wrap: anywhere; }
 </style>
 <h1>The most probable latents</h1>
 {% for text in texts %}
@@ -36,7 +53,7 @@ svg { font: 14px sans-serif; }
 <figure>
 <figcaption>log p(x, z) = {{ "%.4f" | format(latent.log_joint) }} nats, \
 {{ share(latent) }} of p(x)</figcaption>
-<p>{{ picture(text.words, latent.description) | safe }}</p>
+{{ picture(text.words, latent.description) | safe }}
 </figure>
 {% endfor %}
 {% endfor %}
@@ -82,26 +99,40 @@ def picture(words: list[str], description: Description) -> str:
         HTML, in which all strings are escaped.
     """
     if description.is_tree:
-        return _tree(words, description)
+        return f'<div class="scroll">{_tree(words, description)}</div>'
     if not description.spans:
-        return f"<code>{escape(description.text)}</code>"
-    parts, position = list[str](), 0
+        return f"<p><code>{escape(description.text)}</code></p>"
+    groups = dict.fromkeys(span.group for span in description.spans)
+    colours = dict(zip(groups, cycle(COLOURS), strict=False))
+    parts, position, legend = list[str](), 0, dict[str, str]()
     for span in description.spans:
-        colour = COLOURS[span.group % len(COLOURS)]
-        inside = escape(" ".join(words[span.start : span.end]))
+        colour, inside = colours[span.group], " ".join(words[span.start : span.end])
+        name, colon, _ = span.label.partition(":")
+        if colon:  # what is too long to stand over each mention
+            legend[span.label] = colour
         parts += map(escape, words[position : span.start])
         parts.append(
-            f'<span class="mention" style="border-color: {colour}">{inside}</span> '
-            f"<small>{escape(span.label)}</small>"
+            f'<ruby style="border-color: {colour}">{escape(inside)}'
+            f"<rt>{escape(name)}</rt></ruby>"
         )
         position = span.end
-    return " ".join([*parts, *map(escape, words[position:])])
+    parts += map(escape, words[position:])
+    listed = "".join(
+        f'<li style="--colour: {colour}">{escape(label)}</li>'
+        for label, colour in legend.items()
+    )
+    shown = f'<ul class="legend">{listed}</ul>' if listed else ""
+    return f'<p class="words">{" ".join(parts)}</p>{shown}'
 
 
 def _tree(words: list[str], description: Description) -> str:
     """Draw constituents over words: each is a node above the middle of its parts."""
+    widths = [LETTER * len(word) + GAP for word in words]
+    middles = [
+        end - width / 2 for end, width in zip(accumulate(widths), widths, strict=True)
+    ]
     # What is whole so far: first word -> word after the last, place and height.
-    whole = {n: (n + 1, (n + 0.5) * WORD, 0) for n in range(len(words))}
+    whole = {n: (n + 1, middle, 0) for n, middle in enumerate(middles)}
     edges = []
     for span in description.spans:
         parts, position = [], span.start
@@ -115,14 +146,13 @@ def _tree(words: list[str], description: Description) -> str:
     tallest = max((level for *_, level in whole.values()), default=0)
     floor = (tallest + 1) * LEVEL
     lines = [
-        f'<line x1="{x1}" y1="{floor - (up + 0.5) * LEVEL}" x2="{x2}" '
-        f'y2="{floor - (down + 0.5) * LEVEL}" stroke="#777"/>'
+        f'<line x1="{x1}" y1="{floor - (up + 0.6) * LEVEL}" x2="{x2}" '
+        f'y2="{floor - (down + 0.6) * LEVEL}"/>'
         for x1, up, x2, down in edges
     ]
     labels = [
-        f'<text x="{(n + 0.5) * WORD}" y="{floor}" text-anchor="middle">'
-        f"{escape(word)}</text>"
-        for n, word in enumerate(words)
+        f'<text x="{x}" y="{floor}" text-anchor="middle">{escape(word)}</text>'
+        for x, word in zip(middles, words, strict=True)
     ]
-    size = f'width="{len(words) * WORD}" height="{floor + 8}"'
+    size = f'width="{sum(widths)}" height="{floor + 8}"'
     return f"<svg {size}>{''.join([*lines, *labels])}</svg>"

@@ -20,7 +20,7 @@ from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.simulation import simulate, upper_bound
 from lm_latent_eval.latent import Latents
 from lm_latent_eval.scoring.answer import Missed
-from lm_latent_eval.scoring.likelihoods import whole_texts
+from lm_latent_eval.scoring.estimates import whole_texts
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query, Text, naming
 

@@ -28,13 +28,13 @@ from lm_latent_eval.models.step_checks import check_steps
 from lm_latent_eval.models.stepwise import StepLM
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.budget import budget_of
+from lm_latent_eval.scoring.estimates import continuations, whole_texts
 from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.generation import GenerationOptions, generate
 from lm_latent_eval.scoring.inside.latents import BestLatents, best_latents
 from lm_latent_eval.scoring.inside.prefixes import Prefixes, divided
 from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
 from lm_latent_eval.scoring.interface import TextScorer
-from lm_latent_eval.scoring.likelihoods import continuations, whole_texts
 from lm_latent_eval.scoring.options import ScoringOptions, parse_batch_size
 from lm_latent_eval.scoring.texts import Cutter, Query, Text
 from lm_latent_eval.text.files import digest

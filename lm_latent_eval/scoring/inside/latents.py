@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from lm_latent_eval.devices import fetched
 from lm_latent_eval.inference.particles import log_joint
@@ -65,13 +67,29 @@ def best_latents(
         beam.cut is None or bool(beam.cut.any()),
     )
     log_p = log_p.masked_fill(score.isneginf(), -torch.inf)[0]
-    total = log_p.logsumexp(0).item()
-    best = []
-    for k in log_p.argsort(descending=True, stable=True)[:top].tolist():
-        if log_p[k].isneginf():
-            break
+
+    def describe(k: int) -> Description:
         one = rebuilt(beam.latents, [part[:1, k : k + 1] for part in parts])
-        value = log_p[k].item()
-        description = model.describe(words, one, evaluation.reader.decode)
-        best.append(BestLatent(value, math.exp(value - total), not cut, description))
-    return BestLatents(text.query.index, words, best)
+        return model.describe(words, one, evaluation.reader.decode)
+
+    return BestLatents(text.query.index, words, ranked(log_p, top, not cut, describe))
+
+
+def ranked(
+    log_p: Tensor, top: int, is_exact: bool, describe: Callable[[int], Description]
+) -> list[BestLatent]:
+    """Describe the most probable of latents.
+
+    Args:
+        log_p: log p(x, z) of each that a search found, nats, (K,).
+        top: How many to describe.
+        is_exact: Whether the search has left nothing out.
+        describe: Describes one, by its number.
+    """
+    total = log_p.logsumexp(0).item()
+    order = log_p.argsort(descending=True, stable=True)[:top]
+    return [
+        BestLatent(value, math.exp(value - total), is_exact, describe(k))
+        for k, value in zip(order.tolist(), log_p[order].tolist(), strict=True)
+        if value > -math.inf
+    ]

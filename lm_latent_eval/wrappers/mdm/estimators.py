@@ -43,7 +43,7 @@ from lm_latent_eval.uniforms import uniforms
 from lm_latent_eval.wrappers.base import no_probability
 from lm_latent_eval.wrappers.mdm import orders
 from lm_latent_eval.wrappers.mdm.options import MDMOptions
-from lm_latent_eval.wrappers.mdm.unmasking import Requests, subsets
+from lm_latent_eval.wrappers.mdm.unmasking import Requests, Unmasking, subsets
 
 REPLICATES = 8
 """Number of independent u: few, but enough for an error."""
@@ -288,13 +288,21 @@ def check_length(length: int, options: MDMOptions) -> None:
             "or estimator=elbo, or block_length=4, which is another model"
         )
     if name == "is" and unmasking.draws:
-        num_choices = unmasking.number_of_choices(length)
-        if num_choices > MOST_CHOICES:
-            raise ValueError(
-                f"unmasking={unmasking}: a step chooses among {num_choices:,} sets of "
-                f"{length} places, whose probabilities are all computed; at most "
-                f"{MOST_CHOICES:,}: use a smaller block_length or tokens_per_step"
-            )
+        check_choices(length, unmasking)
+
+
+def check_choices(length: int, unmasking: Unmasking) -> None:
+    """Refuse a block of which a step chooses among too many sets.
+
+    Raises:
+        ValueError: If there are more than ``MOST_CHOICES``.
+    """
+    if (num_choices := unmasking.number_of_choices(length)) > MOST_CHOICES:
+        raise ValueError(
+            f"unmasking={unmasking}: a step chooses among {num_choices:,} sets of "
+            f"{length} places, whose probabilities are all computed; at most "
+            f"{MOST_CHOICES:,}: use a smaller block_length or tokens_per_step"
+        )
 
 
 def _known(

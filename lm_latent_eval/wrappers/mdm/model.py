@@ -4,29 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Self
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerBase
 
 from lm_latent_eval.devices import MOST_ROWS
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import Normalization
+from lm_latent_eval.latent import Description, Normalization, Span, marked
 from lm_latent_eval.networks.masked import Logits, MaskedReader, probe
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
+from lm_latent_eval.scoring.inside.latents import BestLatents, ranked
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer, warn_of_cut
 from lm_latent_eval.wrappers.mdm.estimators import (
     TargetEstimate,
+    check_choices,
     check_length,
     compared,
     estimated,
 )
 from lm_latent_eval.wrappers.mdm.generation import Writer
 from lm_latent_eval.wrappers.mdm.options import HOW, MDMOptions
+from lm_latent_eval.wrappers.mdm.orders import best_paths
 from lm_latent_eval.wrappers.mdm.source import Cut, Source, TokenCutter
 from lm_latent_eval.wrappers.mdm.targets import Blocks, answer_all
 from lm_latent_eval.wrappers.mdm.unmasking import Requests
@@ -178,6 +183,31 @@ class MDMScorer(NetworkScorer):
             is_greedy=not whole and all(part.is_greedy for part in blocks),
         )
 
+    # -- orders -----------------------------------------------------------------------
+
+    def best_latents(self, queries: Sequence[Query], top: int) -> Iterator[BestLatents]:
+        """Yield the most probable orders of unmasking of each block of texts.
+
+        Raises:
+            ValueError: If a text cannot be scored; the error names the query.
+        """
+        width, process = self.options.num_samples, self.options.process
+        tokenizer = self.network.tokenizer
+        for query in queries:
+            with naming(query):
+                targets = self.cut.whole(query).targets
+                blocks = [block for each in targets for block in self.blocks.of(each)]
+                for block in blocks:
+                    check_choices(len(block), process)
+            jobs = [(block, best_paths(len(block), width, process)) for block in blocks]
+            answered = answer_all(self.denoiser, process, jobs)
+            for n, found in sorted(answered, key=lambda pair: pair[0]):
+                words = [str(tokenizer.decode([t])) for t in blocks[n].tokens]
+                describe = partial(_order, words, found.value.steps)
+                paths = found.value
+                best = ranked(paths.log_p, top, not paths.pruned, describe)
+                yield BestLatents(query.index, words, best)
+
     # -- generation -------------------------------------------------------------------
 
     def generate(
@@ -189,6 +219,12 @@ class MDMScorer(NetworkScorer):
             for written in writer.write(queries):
                 yield written
                 bar.update()
+
+
+def _order(words: Sequence[str], steps: Tensor, path: int) -> Description:
+    """Describe at which step a path reveals each token."""
+    spans = [Span(n, n + 1, str(t), t) for n, t in enumerate(steps[path].tolist())]
+    return marked(words, spans)
 
 
 def _set_aside(

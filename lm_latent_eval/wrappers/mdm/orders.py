@@ -15,6 +15,8 @@ Source: Uria et al. (2014), "A deep and tractable density estimator"; Hoogeboom 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -123,6 +125,43 @@ def log_p_exact(length: int, unmasking: Unmasking = PLAIN) -> Requests[float]:
             steps = log_f[index[on]] + log_pi[on, column]
             log_f[after] = torch.logaddexp(log_f[after], steps)
     return float(log_f[-1])
+
+
+class Paths(NamedTuple):
+    """Paths of unmasking that a beam has found."""
+
+    steps: Tensor
+    """Step that reveals each place, from 1, (K, L)."""
+    log_p: Tensor
+    """Log p of each path and the tokens, nats, (K,) float64."""
+    pruned: bool
+    """Whether any was dropped."""
+
+
+def best_paths(length: int, width: int, unmasking: Unmasking) -> Requests[Paths]:
+    """Search the most probable paths; all are found where ``width`` is enough."""
+    choices = None if unmasking.follows else unmasking.choices(length)
+    steps = torch.zeros(1, length, dtype=torch.long)
+    log_p, pruned = torch.zeros(1, dtype=torch.float64), False
+    while bool((going := (steps == 0).any(-1)).any()):
+        masked = steps[going] == 0
+        predicted = yield masked
+        if choices is None:  # what is revealed says what comes next
+            revealed = unmasking.surest(predicted.certainty, masked)
+            path = torch.arange(len(masked))
+            added = predicted.log_p.masked_fill(~revealed, 0.0).sum(-1)
+        else:
+            log_pi = unmasking.log_transitions(predicted, masked, choices)
+            path, chosen = (log_pi > -torch.inf).nonzero(as_tuple=True)
+            revealed, added = choices[chosen], log_pi[path, chosen]
+        before, log_before = steps[going][path], log_p[going][path]
+        now = before.amax(-1, keepdim=True) + 1
+        steps = torch.cat([steps[~going], before + now * revealed])
+        log_p = torch.cat([log_p[~going], log_before + added])
+        pruned |= len(log_p) > width
+        best = log_p.argsort(descending=True, stable=True)[:width]
+        steps, log_p = steps[best], log_p[best]
+    return Paths(steps, log_p, pruned)
 
 
 def log_p_path(length: int, unmasking: Unmasking) -> Requests[tuple[float, bool]]:

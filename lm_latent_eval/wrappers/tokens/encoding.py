@@ -37,6 +37,9 @@ class Piece:
     leading: int = 0
     """Number of given tokens that are scored too: special ones that the tokenizer puts
     before a text."""
+    borders: tuple[int, ...] = ()
+    """Tokens of which one follows, as white space and ends follow a whole word; empty:
+    any may."""
 
     @property
     def scored(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -139,6 +142,7 @@ class Encoding:
         *,
         begins: bool,
         overruns: bool,
+        borders: tuple[int, ...] = (),
     ) -> SegmentationLattice | None:
         """Lattice of the string in ``written``, followed by the other tokens."""
         if self.options.estimator == "canonical":
@@ -150,7 +154,7 @@ class Encoding:
             start += len(piece)
         end = tuple(tokens[len(written) :])
         return SegmentationLattice(
-            self.vocabulary, b"".join(written), begins, overruns, end, fixed
+            self.vocabulary, b"".join(written), begins, overruns, borders, end, fixed
         )
 
     def restored(
@@ -218,6 +222,19 @@ class Encoding:
             given = (*given, *everything[start : start + leading])
             pieces.append(Piece(given, tuple(inside), lattice, leading))
         return pieces
+
+    def beginning(self, text: str, borders: tuple[int, ...]) -> Piece:
+        """All of a text so far, which goes on with one of some tokens; none: anyhow.
+
+        Raises:
+            ValueError: If the tokenizer does not restore it.
+        """
+        before, inner, _ = self.framed(text)
+        written = self.restored(inner, text.encode(), begins=True)
+        lattice = self.lattice(
+            inner, written, begins=True, overruns=not borders, borders=borders
+        )
+        return Piece((self.prefix, *before), tuple(inner), lattice, borders=borders)
 
     def restores(self, text: str) -> bool:
         """Whether the canonical tokens of a text write it."""

@@ -8,7 +8,9 @@ it, each counted once:
     prefix(s) = end(s) + sum_b prefix(s b) + lost(s)
 
 where end(s) is followed by the end token, b is a byte, and lost(s) is what the network
-gives, after a segmentation of s, to tokens that cannot enter one.
+gives, after a segmentation of s, to tokens that cannot enter one. A path of a whole
+word ends with a token that writes the rest, if there is any, and then white space, or
+with an end.
 
 Source: Vieira et al. (2024) for prefixes ("covering" tokens).
 """
@@ -41,6 +43,10 @@ class SegmentationLattice:
     """Whether a text begins here, rather than continuing other tokens."""
     overruns: bool = False
     """Whether the last token may overrun the string, as for a prefix."""
+    borders: tuple[int, ...] = ()
+    """Tokens of which one follows the string: white space and ends, as for a whole
+    word; the last token may write a part of the word and white space as well. Empty:
+    the string may end anywhere."""
     end: tuple[int, ...] = ()
     """Tokens that follow the string: the end token, or none."""
     fixed: dict[int, tuple[int, int]] = field(default_factory=dict, compare=False)
@@ -60,7 +66,7 @@ class SegmentationLattice:
 
     @property
     def final(self) -> int:
-        return len(self.target) + len(self.end)
+        return len(self.target) + len(self.end) + bool(self.borders)
 
     def ends(self, node: int) -> bool:
         return max(node, 0) == self.final
@@ -93,13 +99,18 @@ class SegmentationLattice:
 
     def overrun(self, node: int) -> list[int]:
         """Tokens that write the rest after a node and more, if allowed."""
-        position = max(node, 0)
-        if not self.overruns or position >= len(self.target):
+        rest = self.target[max(node, 0) :]
+        if not rest:
+            return [*self.borders]
+        if not (self.overruns or self.borders):
             return []
-        if any(mark >= position for mark in self.fixed):
+        if any(mark >= max(node, 0) for mark in self.fixed):
             return []
         table = self.vocabulary.first if node == BEGIN else self.vocabulary.later
-        return table.beyond(self.target[position:])
+        tokens = table.beyond(rest)
+        if self.borders:
+            tokens = [t for t in tokens if table.has_space(t, len(rest))]
+        return tokens
 
     @cached_property
     def fewest(self) -> dict[int, int]:
@@ -156,6 +167,8 @@ class SegmentationLattice:
         path, node = [], self.start
         for token in tokens:
             after = dict(self.onward(node))
+            if self.overrun(node):
+                after[OVERRUN] = self.final
             if token not in after:
                 raise ValueError(f"{[*tokens]} is no segmentation of {self.target!r}")
             node = after[token]

@@ -6,21 +6,25 @@ import logging
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
+import torch
 from transformers import AutoModelForCausalLM
 
 from lm_latent_eval.devices import MemoryLimit
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.streams import stream_key
-from lm_latent_eval.latent import Normalization
+from lm_latent_eval.latent import Description, Normalization
 from lm_latent_eval.networks.causal import Tokens, TokenScores, check_causal
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.answer import Answer, Missed
 from lm_latent_eval.scoring.generation import GenerationOptions
+from lm_latent_eval.scoring.inside.latents import BestLatents, ranked
 from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer, warn_of_cut
+from lm_latent_eval.wrappers.tokens.best import Beginning, best_segmentations
 from lm_latent_eval.wrappers.tokens.edges import Stretch
 from lm_latent_eval.wrappers.tokens.encoding import Continuation, Encoding, Piece
 from lm_latent_eval.wrappers.tokens.estimators import (
@@ -30,11 +34,16 @@ from lm_latent_eval.wrappers.tokens.estimators import (
 )
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.regions import (
+    beginnings,
     border_tokens,
-    region_piece,
-    region_scores,
+    canonical_estimates,
+    summed_estimates,
+    with_borders,
 )
-from lm_latent_eval.wrappers.tokens.search import SegmentationSearch, SegmentationWalk
+from lm_latent_eval.wrappers.tokens.search import (
+    SegmentationSearch,
+    SegmentationWalk,
+)
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 ROWS = 256
@@ -264,31 +273,63 @@ class TokensScorer(NetworkScorer):
     def score_regions(
         self, texts: Sequence[Regions]
     ) -> Iterator[tuple[int, list[RegionScore]]]:
-        """Yield log p of each region by canonical tokens: see ``ScoresRegions``.
+        """Yield log p of each region of texts: see ``TextScorer``.
 
         Raises:
             MissedTextsError: At the end, if a text has probability zero.
-            ValueError: If the estimator sums over segmentations, or a text cannot be
-                scored.
+            ValueError: If a text cannot be scored.
         """
-        if self._estimator is not None:
-            raise ValueError(
-                f"estimator={self._options.estimator} sums over tokenizations of whole "
-                "texts: for surprisal give estimator=canonical"
-            )
         missed = Missed([regions.query for regions in texts])
         borders = border_tokens(self.network, self._encoding.vocabulary)
-        for regions in texts:
-            with missed.aside(regions.query):
-                piece = region_piece(self._encoding, regions.query.text)
-                scores = self._scores([piece])[piece.scored]
-                yield (
-                    regions.query.index,
-                    region_scores(
-                        self.network, self._encoding, borders, regions, piece, scores
-                    ),
-                )
+        with self._bar(len(texts), "texts") as bar:
+            for regions in texts:
+                with missed.aside(regions.query):
+                    yield regions.query.index, self._regions(borders, regions)
+                bar.update()
         missed.tell()
+
+    def _regions(self, borders: Tokens, regions: Regions) -> list[RegionScore]:
+        plain = beginnings(self._encoding, borders, regions)
+        read = self._scores(plain)
+        scored = [read[piece.scored] for piece in plain]
+        pieces, scores = with_borders(self.network, plain, scored)
+        if self._estimator is None:
+            estimates = canonical_estimates(scores)
+        else:
+            by_piece = {p.scored: one for p, one in zip(pieces, scores, strict=True)}
+            names = [regions.query.name] * len(pieces)
+            # Their searches are one until a text ends, and share what is read.
+            walks = self._walks(pieces, names, by_piece, at_once=len(pieces))
+            estimates = summed_estimates(self._estimator, walks)
+        number = len(regions.ends)
+        return [
+            RegionScore(n if n < number else None, estimate)
+            for n, estimate in enumerate(estimates)
+        ]
+
+    # -- segmentations ----------------------------------------------------------------
+
+    def best_latents(self, queries: Sequence[Query], top: int) -> Iterator[BestLatents]:
+        """Yield the most probable segmentations of each window of texts.
+
+        Raises:
+            ValueError: If a text cannot be scored; the error names the query.
+        """
+        for query in queries:
+            with naming(query):
+                pieces = self._encoding.cut(query.text)
+                scores = self._scores(pieces)
+            for piece in pieces:
+                stretch = self._stretch(piece, scores)
+                width = self._options.num_samples
+                found, pruned = best_segmentations(self.network, stretch, width)
+                log_p = torch.tensor([one.log_p for one in found], dtype=torch.float64)
+                describe = partial(_segmented, self._encoding.vocabulary, piece, found)
+                yield BestLatents(
+                    query.index,
+                    [piece.summed.target.decode(errors="replace")],
+                    ranked(log_p, top, not pruned, describe),
+                )
 
     # -- generation -------------------------------------------------------------------
 
@@ -312,8 +353,17 @@ class TokensScorer(NetworkScorer):
         scores = self._reader.score(distinct, self._batch_size)
         return dict(zip(distinct, scores, strict=True))
 
+    def _stretch(self, piece: Piece, scores: Scores) -> Stretch:
+        one = scores[piece.scored].log_p[piece.leading :]
+        room = self.network.positions + 1 - len(piece.given)
+        return Stretch(piece.given, piece.summed, piece.tokens, one, room)
+
     def _walks(
-        self, pieces: Sequence[Piece], names: Sequence[str], scores: Scores
+        self,
+        pieces: Sequence[Piece],
+        names: Sequence[str],
+        scores: Scores,
+        at_once: int | None = None,
     ) -> list[SegmentationWalk]:
         """Search or draw segmentations, unless ``canonical`` is the estimator.
 
@@ -321,6 +371,7 @@ class TokensScorer(NetworkScorer):
             pieces: Strings.
             names: Keys of the random numbers of each.
             scores: Scores of their canonical segmentations.
+            at_once: Most pieces that are searched together; None: as rows allow.
 
         Raises:
             ValueError: If ``exact`` has too many segmentations, or a text does not fit
@@ -331,13 +382,7 @@ class TokensScorer(NetworkScorer):
         options, network = self._options, self.network
         if options.estimator == "exact":
             self._check_size(pieces, names)
-        stretches = []
-        for piece in pieces:
-            one = scores[piece.scored].log_p[piece.leading :]
-            room = network.positions + 1 - len(piece.given)
-            stretches.append(
-                Stretch(piece.given, piece.summed, piece.tokens, one, room)
-            )
+        stretches = [self._stretch(piece, scores) for piece in pieces]
         # Equal given tokens are read once, and nothing is padded.
         order = sorted(
             range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
@@ -363,7 +408,7 @@ class TokensScorer(NetworkScorer):
                 f"{network.device}: give fewer samples or another device"
             )
 
-        texts = max(1, self._rows // max(1, options.num_samples))
+        texts = at_once or max(1, self._rows // max(1, options.num_samples))
         while order:
             given = len(pieces[order[0]].given)
             batch = [n for n in order[:texts] if len(pieces[n].given) == given]
@@ -390,6 +435,15 @@ class TokensScorer(NetworkScorer):
     def _bar(self, total: int, unit: str) -> Any:
         title = f"segmentations ({self._options.estimator})"
         return self.progress(total, title, unit)
+
+
+def _segmented(
+    vocabulary: ByteVocabulary, piece: Piece, found: Sequence[Beginning], number: int
+) -> Description:
+    """Describe a segmentation by its tokens with bars between them."""
+    tokens = found[number].tokens
+    written = vocabulary.write(tokens, begins=piece.summed.begins)
+    return Description("|".join(part.decode(errors="replace") for part in written))
 
 
 def _blocks(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:

@@ -1,4 +1,4 @@
-r"""Surprisal by word of a causal LM's canonical tokens, corrected for where words end.
+r"""Surprisal by word of a causal LM, corrected for where words end.
 
 A token that begins with a space ends one word and begins the next. So the tokens of a
 word alone give the probability of all words that begin so. The factor of the end is
@@ -9,7 +9,9 @@ moved to the word that it ends:
         \frac{B(x_{\le w_n})}{B(x_{\le w_{n-1}})}
 
 where B is the probability that the next token begins with white space or ends the text,
-and 1 before the first word. The factors cancel but for the last one.
+and 1 before the first word. The factors cancel but for the last one. Where
+segmentations are summed, p(w_1 .. w_n) is the sum over all that white space or the end
+follows, of which a last token may write a part, too.
 
 Source: Pimentel and Meister (2024), "How to compute the probability of a word"; Oh and
 Schuler (2024), "Leading whitespaces of language models' subword vocabulary pose a
@@ -18,118 +20,118 @@ confound for calculating word probabilities".
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import pairwise
 
 import torch
 
 from lm_latent_eval.devices import fetched, sent
-from lm_latent_eval.estimators import Bound
+from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.networks.causal import Tokens, TokenScores
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
+from lm_latent_eval.scoring.inside.regions import Regions
 from lm_latent_eval.wrappers.tokens.encoding import Encoding, Piece
-from lm_latent_eval.wrappers.tokens.estimators import canonical
+from lm_latent_eval.wrappers.tokens.estimators import WalkEstimator, canonical
+from lm_latent_eval.wrappers.tokens.lattice import OVERRUN
+from lm_latent_eval.wrappers.tokens.search import SegmentationWalk
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
 
-def border_tokens(network: Network, vocabulary: ByteVocabulary) -> list[int]:
-    pieces = enumerate(vocabulary.later.pieces)
-    spaces = [t for t, piece in pieces if piece and piece[:1].isspace()]
-    return sorted({*spaces, *network.text_ends})
+def border_tokens(network: Network, vocabulary: ByteVocabulary) -> Tokens:
+    later = vocabulary.later
+    spaces = filter(later.has_space, range(len(later.pieces)))
+    return tuple(sorted({*spaces, *network.text_ends}))
 
 
-def region_piece(encoding: Encoding, text: str) -> Piece:
-    """Tokens of a text that fits into one window.
+def beginnings(encoding: Encoding, borders: Tokens, regions: Regions) -> list[Piece]:
+    """Text up to the end of each region, and all of it if more is scored.
 
     Raises:
-        ValueError: If its tokens do not restore it, or do not fit into the window.
+        ValueError: If the tokens of the text do not restore it, or do not fit into the
+            window.
     """
+    text = regions.query.text
     if not encoding.restores(text):
         raise ValueError(
             "the tokenizer's normalizer changes the text, so its tokens have no place "
             "in it"
         )
-    pieces = encoding.cut(text)
-    if len(pieces) > 1:
+    whole, *more = encoding.cut(text)
+    if more:
         raise ValueError(
             f"the text has more tokens than the {encoding.window} that the network "
             "reads at once: give its parts one by one"
         )
-    return pieces[0]
+    pieces = []
+    for end in regions.ends:
+        after = text[end : end + 1].encode()
+        is_word = not after or after.isspace()
+        pieces.append(encoding.beginning(text[:end], borders if is_word else ()))
+    return pieces if pieces[-1].tokens == whole.tokens else [*pieces, whole]
 
 
-def region_scores(
-    network: Network,
-    encoding: Encoding,
-    borders: Sequence[int],
-    regions: Regions,
-    piece: Piece,
-    scores: TokenScores,
-) -> list[RegionScore]:
-    """Estimate the regions of a text.
-
-    Args:
-        network: The causal LM.
-        encoding: Its tokenizer.
-        borders: Tokens that can follow a whole word.
-        regions: The text.
-        piece: Its tokens.
-        scores: Their log-probabilities, those of leading special tokens first.
-
-    Raises:
-        MissedSupportError: If a region has probability zero.
-    """
-    text, log_p = regions.query.text, scores.log_p[piece.leading :]
-    owners = _owners(encoding, regions, text)
-    owners += [len(regions.ends)] * (len(log_p) - len(owners))  # ends and marks
-    stops = [bisect_left(owners, n + 1) for n in range(len(regions.ends))]
-    is_word = [text[end : end + 1].strip() == "" for end in regions.ends]
-    log_border = _log_border(
-        network, piece.given + piece.tokens, len(piece.given), stops, borders
-    )
-    results, first, before = [], 0, 0.0
-    for region, stop in enumerate(stops):
-        after = log_border[region] if is_word[region] else 0.0
-        total = math.fsum([*log_p[first:stop], after, -before])
-        estimate = replace(canonical(total, stop - first), bound=Bound.NONE)
-        results.append(RegionScore(region, estimate))
-        first, before = stop, after
-    if first < len(log_p):
-        total = math.fsum([*log_p[first:], -before])
-        estimate = replace(canonical(total, len(log_p) - first), bound=Bound.NONE)
-        results.append(RegionScore(None, estimate))
-    return results
-
-
-def _owners(encoding: Encoding, regions: Regions, text: str) -> list[int]:
-    """Region of each token, by its last character other than spaces."""
-    _, inner, _ = encoding.framed(text)
-    written = encoding.vocabulary.write(inner, begins=True)
-    owners, whole = [], text.encode()
-    for piece, end in zip(written, accumulate(map(len, written)), strict=True):
-        last = end - (len(piece) - len(piece.rstrip())) * bool(piece.strip())
-        characters = len(whole[:last].decode(errors="ignore"))
-        owners.append(bisect_left(regions.ends, characters))
-    return owners
+def with_borders(
+    network: Network, pieces: Sequence[Piece], scores: Sequence[TokenScores]
+) -> tuple[list[Piece], list[TokenScores]]:
+    """Append what follows whole words to their canonical tokens, as one token."""
+    read = {piece.given + piece.tokens for piece in pieces if piece.borders}
+    log_border: dict[Tokens, float] = {}
+    for tokens in sorted(read, key=len, reverse=True):
+        if tokens not in log_border:
+            begun = [one for one in read if tokens[: len(one)] == one]
+            borders = next(piece.borders for piece in pieces if piece.borders)
+            found = _log_borders(network, tokens, [*map(len, begun)], borders)
+            log_border.update(zip(begun, found, strict=True))
+    whole, whole_scores = [], []
+    for piece, one in zip(pieces, scores, strict=True):
+        if piece.borders:
+            log_p = log_border[piece.given + piece.tokens]
+            one = TokenScores((*one.log_p, log_p), (*one.greedy, False))
+            piece = replace(piece, tokens=(*piece.tokens, OVERRUN))
+        whole.append(piece)
+        whole_scores.append(one)
+    return whole, whole_scores
 
 
 @torch.inference_mode()
-def _log_border(
-    network: Network,
-    tokens: Tokens,
-    given: int,
-    stops: Sequence[int],
-    borders: Sequence[int],
+def _log_borders(
+    network: Network, tokens: Tokens, lengths: Sequence[int], borders: Tokens
 ) -> list[float]:
-    """Log B after the first ``stops`` tokens that follow the given ones."""
+    """Log B after so many of the tokens."""
     reader = network.reader()
     ids = sent(torch.tensor([tokens]), reader.device)
-    positions = sent(torch.tensor(stops) + given - 1, reader.device)
+    positions = sent(torch.tensor(lengths) - 1, reader.device)
     log_p = reader.log_probs(reader.call(ids).logits[0, positions])
     members = sent(torch.tensor(borders), log_p.device)
     (log_border,) = fetched(log_p[:, members].logsumexp(-1))
     return log_border.tolist()
+
+
+def canonical_estimates(scores: Sequence[TokenScores]) -> list[Estimate]:
+    """Estimate the regions of a text by the canonical tokens of ``beginnings``.
+
+    Raises:
+        MissedSupportError: If a region has probability zero.
+    """
+    totals = [(0.0, 0), *((one.total, len(one.log_p)) for one in scores)]
+    return [
+        replace(canonical(after - before, max(1, size - less)), bound=Bound.NONE)
+        for (before, less), (after, size) in pairwise(totals)
+    ]
+
+
+def summed_estimates(
+    estimator: WalkEstimator, walks: Sequence[SegmentationWalk]
+) -> list[Estimate]:
+    """Estimate the regions of a text from the walks of ``beginnings``.
+
+    Raises:
+        MissedSupportError: If a region has probability zero.
+    """
+    sizes = [len(walk.stretch.canonical) for walk in walks]
+    estimates = [estimator.estimate(walks[0], sizes[0])]
+    for n, (before, walk) in enumerate(pairwise(walks), 1):
+        size = max(1, sizes[n] - sizes[n - 1])
+        estimates.append(estimator.difference(walk, before, size))
+    return estimates

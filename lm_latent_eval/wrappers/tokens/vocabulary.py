@@ -67,6 +67,11 @@ class ByteTable:
                 tokens += self.tokens[piece]
         return tokens
 
+    def has_space(self, token: int, place: int = 0) -> bool:
+        """Whether a token writes white space as its byte of that place."""
+        piece = self.pieces[token] or b""
+        return piece[place : place + 1].isspace()
+
 
 @dataclass(frozen=True)
 class ByteVocabulary:

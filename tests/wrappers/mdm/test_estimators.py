@@ -19,8 +19,11 @@ from lm_latent_eval.estimators import (
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.report.compare import compare
 from lm_latent_eval.report.units import Run
+from lm_latent_eval.scoring.inside.regions import Regions
 from lm_latent_eval.scoring.records import Record
+from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm import estimators, orders
+from lm_latent_eval.wrappers.mdm.model import MaskedDiffusion
 from lm_latent_eval.wrappers.mdm.targets import TargetTokens
 from tests.means import mean_is, p_value, weights_are_of
 from tests.wrappers import asking
@@ -208,3 +211,52 @@ def test_a_text_that_is_never_written_is_named(rules_out, options, text):
         with pytest.raises(MissedSupportError, match=reason):
             found.extend(answer.index for answer in score(asked[::-1]))
         assert found == [0], "the other one is scored"
+
+
+def test_a_beam_finds_the_best_of_all_orders(reader, four):
+    found = tiny.ask(reader, FOUR, orders.best_paths(4, 64, tiny.ANY_ORDER)).value
+    assert not found.pruned and len(found.steps) == len(four) == 24
+    expected = four.sort(descending=True).values - math.log(24)
+    assert found.log_p.tolist() == pytest.approx(expected.tolist(), abs=1e-10)
+    truth = tiny.Truth(reader, FOUR)
+    for steps, log_p in zip(found.steps, found.log_p, strict=True):
+        of_order = truth.log_p(tuple(steps.argsort().tolist()))
+        assert of_order - math.log(24) == pytest.approx(log_p.item(), abs=1e-10)
+    few = tiny.ask(reader, FOUR, orders.best_paths(4, 3, tiny.ANY_ORDER)).value
+    assert few.pruned and len(few.steps) == 3
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        tiny.Unmasking("confidence", threshold=0.3),
+        tiny.Unmasking("low_confidence", 2),
+        tiny.Unmasking("any_order", 2),
+    ],
+    ids=str,
+)
+def test_all_paths_of_a_rule_sum_to_p(reader, rule):
+    found = tiny.ask(reader, FOUR, orders.best_paths(4, 1000, rule), rule).value
+    if rule.follows:
+        log_p, _ = tiny.ask(reader, FOUR, orders.log_p_path(4, rule), rule).value
+        assert len(found.log_p) == 1
+    else:
+        log_p = tiny.ask(reader, FOUR, orders.log_p_exact(4, rule), rule).value
+        assert len(found.log_p) > 1
+    assert not found.pruned
+    assert found.log_p.logsumexp(0).item() == pytest.approx(log_p, abs=1e-10)
+
+
+def test_orders_are_shown_and_surprisal_is_refused_by_name():
+    model = MaskedDiffusion(tiny.network())
+    scorer = model.scorer({"num_samples": 30}, quiet=True)
+    [found] = scorer.best_latents([Query(0, "text/0", "the fox saw Ada")], 2)
+    assert found.words == ["the", "fox", "saw", "Ada"]
+    best, second = found.latents
+    assert best.is_exact and best.share > second.share > 1 / 24
+    steps = [span.label for span in best.description.spans]
+    assert sorted(steps) == ["1", "2", "3", "4"]
+    assert best.description.text.startswith(f"[the]({steps[0]}) [fox]({steps[1]})")
+    regions = Regions.of_words(Query(0, "text/0", "the fox"))
+    with pytest.raises(ValueError, match="latent_mdm gives no probability of a word"):
+        next(iter(scorer.score_regions([regions])))

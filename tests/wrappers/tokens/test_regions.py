@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.scoring.inside.regions import Regions
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
@@ -96,11 +97,100 @@ def test_regions_inside_a_word_add_up_to_it(model):
     text = Regions(Query(0, "text/0", TEXT), (1, 2, 4, 6))
     parts = [score.estimate.log_evidence for score in scored(model, text)]
     whole = [score.estimate.log_evidence for score in scored(model, words(TEXT))]
-    assert parts[0] == 0, "its token ends in the next region"
-    assert parts[1:] == pytest.approx(whole, abs=1e-9)
+    assert parts[0] == pytest.approx(next_log_p(model, [])[0].item(), abs=1e-9)
+    added = [parts[0] + parts[1], *parts[2:]]
+    assert added == pytest.approx(whole, abs=1e-9)
 
 
-def test_sums_over_tokenizations_are_refused(model):
-    scorer = model.scorer({}, quiet=True)
-    with pytest.raises(ValueError, match="give estimator=canonical"):
-        next(scorer.score_regions([words(TEXT)]))
+CROSSING = [*PIECES, "bĠa"]
+"""The last one writes a border that the tokenizer never writes inside a token."""
+KINDS = {
+    "byte-level": (
+        lambda: tiny_causal.byte_level(CROSSING, [("Ġ", "a"), ("a", "b")]),
+        4,
+    ),
+    "spaced": (tiny_causal.spaced, 5),
+    "words": (tiny_causal.words, 4),
+}
+"""Tokenizers, and the most tokens of a sequence that writes the text."""
+
+
+def p_of_whole_words(listed, borders, text):
+    """p of all strings that begin so and go on with white space, or end."""
+    spaced = [
+        z for z in listed.covers(text) if listed.strings[z][len(text) :][:1] == " "
+    ]
+    followed = sum(listed.border(text, token) for token in borders)
+    return math.fsum(map(listed.p, spaced)) + followed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_of_all_segmentations_are_ratios_of_two_sums(kind):
+    build, longest = KINDS[kind]
+    tokenizer = build()
+    network = tiny_causal.network(tokenizer)
+    listed = tiny_causal.Listed(network, longest)
+    decode = tokenizer.backend_tokenizer.decoder.decode
+    names = [n for n in tokenizer.get_vocab() if n not in tokenizer.all_special_tokens]
+    spaces = [name for name in names if decode(["a", name])[1:2] == " "]
+    borders = [*tokenizer.convert_tokens_to_ids(spaces), tokenizer.eos_token_id]
+    model, text, end = SegmentedLM(network), "ab a", tokenizer.eos_token_id
+    scorer = model.scorer({"estimator": "exact", "end": "eos"}, quiet=True)
+    inside = Regions(Query(1, "text/1", text), (1, 2, 4))
+    found = dict(scorer.score_regions([words(text), inside]))
+    first, second = (p_of_whole_words(listed, borders, s) for s in ("ab", text))
+    p_end = listed.border(text, end)
+    sums = {0: [1, first, second, p_end], 1: [1, listed.prefix("a"), first, second]}
+    assert len(listed.segmentations(text)) > 1, "premise"
+    for index, of in sums.items():
+        expected = [math.log(b / a) for a, b in itertools.pairwise(of)]
+        estimates = [score.estimate for score in found[index][:3]]
+        values = [estimate.log_evidence for estimate in estimates]
+        assert values == pytest.approx(expected, abs=1e-9)
+        assert {estimate.bound for estimate in estimates} == {Bound.EXACT}
+    [whole] = asking.answers(scorer, text)
+    total = math.fsum(score.estimate.log_evidence for score in found[0])
+    assert total == pytest.approx(whole.estimate.log_evidence, abs=1e-9)
+
+
+def test_passes_refute_no_word_that_is_told():
+    """Few places: segmentations are dropped, and no other place of a text knows."""
+    build, _ = KINDS["byte-level"]
+    model = SegmentedLM(tiny_causal.network(build(), spread=8, seed=1))
+    text, copies = "ab ab a ab", 40
+    exact = scored(model, words(text), estimator="exact")
+    texts = [Regions.of_words(Query(n, f"text/{n}", text)) for n in range(copies)]
+    rows = dict(model.scorer({"num_samples": 13}, quiet=True).score_regions(texts))
+    told = refuted = 0
+    for word, truth in enumerate(exact):
+        estimates = [rows[n][word].estimate for n in range(copies)]
+        known = [e for e in estimates if e.stderr is not None]
+        told += len(known)
+        far = [abs(e.log_evidence - truth.estimate.log_evidence) for e in known]
+        errors = [1.96 * e.stderr + 1e-9 for e in known]
+        refuted += sum(a > b for a, b in zip(far, errors, strict=True))
+    assert {e.bound for e in estimates} == {Bound.NONE}, "premise: something was cut"
+    assert told > len(exact) * copies / 2
+    assert refuted <= 0.05 * told + 3 * math.sqrt(0.05 * 0.95 * told)
+
+
+def test_a_beam_shows_the_best_of_all_segmentations(model):
+    scorer = model.scorer({"num_samples": 100}, quiet=True)
+    network, text = model.network, "ab a b"
+    listed = tiny_causal.Listed(network, 6)
+    p = {z: listed.p(z) for z in listed.segmentations(text)}
+    [found] = scorer.best_latents([Query(0, "text/0", text)], 3)
+    best = sorted(p, key=p.__getitem__, reverse=True)[:3]
+    assert [latent.log_joint for latent in found.latents] == pytest.approx(
+        [math.log(p[z]) for z in best], abs=1e-9
+    )
+    shares = [latent.share for latent in found.latents]
+    assert shares == pytest.approx([p[z] / sum(p.values()) for z in best])
+    assert all(latent.is_exact for latent in found.latents)
+    written = [model.vocabulary.write(z, begins=True) for z in best]
+    shown = [b"|".join(pieces).decode() for pieces in written]
+    assert [latent.description.text for latent in found.latents] == shown
+    [narrow] = model.scorer({"num_samples": 1}, quiet=True).best_latents(
+        [Query(0, "text/0", text)], 3
+    )
+    assert not any(latent.is_exact for latent in narrow.latents)
