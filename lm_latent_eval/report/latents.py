@@ -10,7 +10,7 @@ from itertools import accumulate, cycle
 
 import jinja2
 
-from lm_latent_eval.latent import Description
+from lm_latent_eval.latent import Description, Span
 from lm_latent_eval.report.figures import COLOURS
 from lm_latent_eval.scoring.inside.latents import BestLatent, BestLatents
 
@@ -38,7 +38,7 @@ figcaption { font-size: .9rem; opacity: .8; }
 .scroll { overflow-x: auto; }
 .words { line-height: 2.6; }
 ruby { border-bottom: 3px solid; }
-rt { font-size: .7rem; }
+rt { font-size: .7rem; padding: 0 .3em; }
 .legend { font-size: .9rem; list-style: none; padding: 0; }
 .legend li::before { content: "\\25a0  "; color: var(--colour); }
 svg { display: block; font: 14px system-ui, sans-serif; }
@@ -105,11 +105,15 @@ def picture(words: list[str], description: Description) -> str:
     groups = dict.fromkeys(span.group for span in description.spans)
     colours = dict(zip(groups, cycle(COLOURS), strict=False))
     parts, position, legend = list[str](), 0, dict[str, str]()
+    before = Span(0, 0, "")
     for span in description.spans:
         colour, inside = colours[span.group], " ".join(words[span.start : span.end])
         name, colon, _ = span.label.partition(":")
         if colon:  # what is too long to stand over each mention
             legend[span.label] = colour
+        if (before.end, before.label) == (span.start, span.label):
+            name = ""  # it stands over the word before
+        before = span
         parts += map(escape, words[position : span.start])
         parts.append(
             f'<ruby style="border-color: {colour}">{escape(inside)}'

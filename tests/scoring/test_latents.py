@@ -51,18 +51,27 @@ def test_a_narrow_search_says_that_shares_are_bounds(tmp_path):
     assert all(latent.share > exact[latent.description] for latent in same)
 
 
-def test_a_walk_names_nodes_and_relations():
-    model = tiny_models.kglm(tiny_models.plain_graph())
+@pytest.mark.parametrize(
+    ("graph", "links", "again"),
+    [
+        (tiny_models.plain_graph, "knows of Ada or likes of Ada", ""),
+        (tiny_models.full_graph, "knows of Ada", " or itself"),
+    ],
+)
+def test_a_walk_names_nodes_and_relations(graph, links, again):
+    model = tiny_models.kglm(graph())
     names = model.knowledge.node_names
     ada, bo = (names.index(name) for name in ("Ada", "Bo"))
-    kinds = [Mention.NEW, Mention.CONTINUE, Mention.DERIVED, Mention.NONE, Mention.NONE]
+    derived = Mention.DERIVED
+    kinds = [Mention.NEW, Mention.CONTINUE, derived, derived, Mention.NONE]
     walks = Walks(
         torch.tensor([[[int(kind) for kind in kinds]]]),
-        torch.tensor([[[ada, ada, bo, 0, 0]]]),
+        torch.tensor([[[ada, ada, bo, bo, 0]]]),
     )
     found = model.describe(["the", "Ada", "the", "zzz"], walks, str)
-    assert found.text == "[the Ada](Ada) [the](Bo: knows of Ada or likes of Ada) zzz"
-    assert [span.group for span in found.spans] == [ada, bo]
+    told = f"[the Ada](Ada) [the](Bo: {links}) [zzz](Bo: {links}{again})"
+    assert found.text == told
+    assert [span.group for span in found.spans] == [ada, bo, bo]
 
 
 @pytest.mark.parametrize("name", ["entitynlm", "lda", "rnng"])
@@ -105,6 +114,10 @@ def test_pictures_escape_what_they_show():
     assert "&lt;b&gt;" in drawn
     marked = picture(words, Description("", (Span(0, 2, "<i>", 1),)))
     assert "<b>" not in marked
+    topics = [Span(n, n + 1, "topic 1: a b", 1) for n in range(2)]
+    shown = picture(words, Description("", (*topics, Span(2, 3, "topic 2: c", 2))))
+    assert shown.count("<rt>topic 1</rt>") == 1, "not over each word of a run"
+    assert shown.count("<li") == 2 and shown.count("topic 1: a b") == 1
     assert "&lt;i&gt;" in marked
 
 

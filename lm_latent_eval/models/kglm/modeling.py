@@ -52,7 +52,12 @@ from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.encoding import Encoded, KGLMState
 from lm_latent_eval.models.kglm.graph import FILE_NAME as GRAPH_FILE
-from lm_latent_eval.models.kglm.graph import NO_ENTITY, GraphError, KnowledgeGraph
+from lm_latent_eval.models.kglm.graph import (
+    NO_ENTITY,
+    REFLEXIVE,
+    GraphError,
+    KnowledgeGraph,
+)
 from lm_latent_eval.models.kglm.latents import Mention, NextStep, Rows, Walks
 from lm_latent_eval.models.kglm.network import AliasMemo, Trunk, Words, log_add
 from lm_latent_eval.models.kglm.search import (
@@ -142,7 +147,10 @@ class KGLM(TrainedModel):
             first, end = graph.edges_between(head, torch.tensor(node))
             for edge in range(int(first), int(end)):
                 name = graph.relation_names[int(graph.relation(torch.tensor(edge)))]
-                links.append(f"{name} of {graph.node_names[parent]}")
+                own = name == REFLEXIVE
+                links.append(
+                    "itself" if own else f"{name} of {graph.node_names[parent]}"
+                )
         return links
 
     def _init_weights(self, module: nn.Module) -> None:
