@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from lm_latent_eval.report.latents import picture
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.words import END
 from tests import tiny_models
-from tests.test_laws import TINY_MODELS, written
+from tests.test_laws import TINY_MODELS, write_with_words, written
+from tests.tiny_steps import TinyConfig, TinyHMM
 
 TEXT = "the the zzz"
 
@@ -119,6 +121,26 @@ def test_pictures_escape_what_they_show():
     assert shown.count("<rt>topic 1</rt>") == 1, "not over each word of a run"
     assert shown.count("<li") == 2 and shown.count("topic 1: a b") == 1
     assert "&lt;i&gt;" in marked
+
+
+class Described(TinyHMM):
+    def describe(self, words, states, decode):
+        return Description(f"{len(words)} words of states {states[0, 0].tolist()}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [(TinyHMM, r"\[[\d, ]+\]"), (Described, r"2 words of states .*")]
+)
+def test_models_of_other_packages_show_codes_or_what_they_say(kind, told, tmp_path):
+    model = kind(TinyConfig()).double().eval().requires_grad_(False)
+    write_with_words(model, tmp_path)
+    opened = lm_latent_eval.load(tmp_path, model=f"{kind.__module__}:{kind.__name__}")
+    scorer = opened._scorer({"unk": "closed", "num_samples": 500}, quiet=True)
+    [found] = scorer.best_latents([Query(0, "text/0", "the fox")], 2)
+    best, second = found.latents
+    assert best.is_exact and best.log_joint > second.log_joint
+    for latent in found.latents:
+        assert re.fullmatch(told, latent.description.text)
 
 
 def test_models_without_latents_are_refused(tmp_path, capsys):
