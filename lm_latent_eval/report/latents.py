@@ -37,7 +37,7 @@ figure { margin: 1rem 0 1.5rem; }
 figcaption { font-size: .9rem; opacity: .8; }
 .scroll { overflow-x: auto; }
 .words { line-height: 2.6; }
-ruby { border-bottom: 3px solid; }
+ruby { border-bottom: 3px solid; ruby-align: center; }
 rt { font-size: .7rem; padding: 0 .3em; }
 .legend { font-size: .9rem; list-style: none; padding: 0; }
 .legend li::before { content: "\\25a0  "; color: var(--colour); }
