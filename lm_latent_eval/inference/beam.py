@@ -149,7 +149,7 @@ class Exact(Estimator):
     bound: ClassVar[Bound] = Bound.EXACT
     seeded: ClassVar[bool] = False
     asked: InitVar[int] = 1
-    """How many others would draw."""
+    """Requested ``num_samples``; ignored, because an exact sum draws nothing."""
     num_samples: int = field(default=1, init=False)
 
     def extend(self, texts: Texts, after: Weighted | None) -> Summed:

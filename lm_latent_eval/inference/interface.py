@@ -26,7 +26,7 @@ class Texts:
     keys: Sequence[int]
     """The key of each text's random numbers (``stream_key``)."""
     starts: Sequence[int] = ()
-    """How many tokens each text had before; none given: none has any."""
+    """Number of tokens of each text before this piece; empty: 0 for all."""
     whole: bool = False
     """Whether nothing follows: then no state after the tokens is asked for."""
 
@@ -60,9 +60,7 @@ class Weighted(Protocol):
         """Log-weights so far in nats, (B, number of latents) float64."""
         ...
 
-    def select(self, index: Tensor, /) -> Self:
-        """Pick texts."""
-        ...
+    def select(self, index: Tensor, /) -> Self: ...
 
     def ahead(
         self, model: LatentLM, inputs: Tensor, given: TokenBatch | None = None, /
@@ -93,7 +91,7 @@ class Estimator(ABC):
     """A way to estimate log p(x), built with its number of samples or width."""
 
     name: ClassVar[str]
-    """Its name in ``estimator=``."""
+    """Name of the estimator in ``estimator=``."""
     how: ClassVar[str]
     """Description for ``explain``; ``{proposal}``, ``{temperature}`` and ``{seed}``
     are filled in."""

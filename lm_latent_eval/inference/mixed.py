@@ -135,7 +135,7 @@ class Mixed(Estimator):
 
     @property
     def held(self) -> int:
-        """Latents of a text that are held at once: what is found."""
+        """Number of latents of a text that are held at once: those of the search."""
         return self.search.num_samples
 
     @property
@@ -165,7 +165,7 @@ class Mixed(Estimator):
         return in_pieces(texts, after, read)
 
     def _checked(self, texts: Texts, begin: Particles) -> Population:
-        """Search and draw of whole texts, and ask how probable q makes what is found.
+        """Search and draw of whole texts, with log q of each latent that was found.
 
         Both use one encoding of the model's.
         """

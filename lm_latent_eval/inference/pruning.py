@@ -42,13 +42,13 @@ class Runs(NamedTuple):
     """Sorted lists of choices, one below the other."""
 
     first: Integers
-    """Where each begins, and the end, (L + 1,)."""
+    """Index of the first place of each list, and the end, (L + 1,)."""
     value: Floats
     """Ranks from the largest down, but for an offset, nats, (N,)."""
     tail: Floats
     """Sums of e^(value - the list's largest) from each place of a list on, (N,)."""
     choice: Integers
-    """Which of the choices that were sorted is at each place, (N,)."""
+    """Index of the choice at each place, (N,)."""
 
     def choices_at(self, intervals: Intervals, some: Items | Survivors) -> Integers:
         """Return the choices of places in intervals, (n,)."""
@@ -61,11 +61,11 @@ class Intervals(NamedTuple):
     """From which lists the histories of G groups choose."""
 
     first: Integers
-    """Where the intervals of each group begin, and the end, (G + 1,)."""
+    """Index of each group's first interval, and the end, (G + 1,)."""
     run: Integers
     """The list, (I,)."""
     offset: Floats
-    """What its ranks are relative to, nats, (I,)."""
+    """Number that is added to the ranks of each interval, nats, (I,)."""
 
 
 class Places(NamedTuple):
@@ -85,7 +85,7 @@ class Items(NamedTuple):
     """Choices that are listed by themselves, group after group."""
 
     first: Integers
-    """Where those of each group begin, and the end, (G + 1,)."""
+    """Index of each group's first entry, and the end, (G + 1,)."""
     interval: Integers
     """(n,)."""
     place: Integers
@@ -93,20 +93,20 @@ class Items(NamedTuple):
     rank: Floats
     """Nats, (n,)."""
     begin: Integers
-    """Where what is not listed of each interval begins in its list, (I,)."""
+    """Index in its list of each interval's first unlisted choice, (I,)."""
 
 
 class Survivors(NamedTuple):
-    """What is kept of a step, group after group."""
+    """Choices of a step that survive, group after group."""
 
     first: Integers
-    """Where each group begins, and the end, (G + 1,)."""
+    """Index of each group's first survivor, and the end, (G + 1,)."""
     interval: Integers
     """(N,)."""
     place: Integers
     """In its list, (N,)."""
     log_f: Floats
-    """What its weight is multiplied by, nats, (N,)."""
+    """Log factor of its weight, nats, (N,)."""
 
 
 SHORT = 64
@@ -479,7 +479,7 @@ def _keep_member(
     kept: tuple[Integers, Integers, Floats],
     at: int,
 ) -> int:
-    """Write a member of what is not listed of an interval, as ``_keep`` does."""
+    """Write one of an interval's unlisted choices, as ``_keep`` does."""
     start = runs.first[intervals.run[interval]]
     end = runs.first[intervals.run[interval] + 1]
     place = member(runs.tail[start:end], begin - start, sum_before)

@@ -56,7 +56,7 @@ class Simulated:
     """A text sampled from a model with its latent."""
 
     words: list[int]
-    """Its end included."""
+    """Words of the text, its end included."""
     latents: Latents
     """One, leading axes (1, 1)."""
 

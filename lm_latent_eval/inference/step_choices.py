@@ -48,7 +48,7 @@ class Dense:
         return rank
 
     def weights(self, score: Tensor, groups: int) -> Tensor:
-        """Return what ``table`` does without what is expected, (B groups, M)."""
+        """Return ``table`` without the look-ahead, (B groups, M)."""
         log_w = score[..., None] + widened(self.log_p)
         return log_w.reshape(len(score) * groups, -1)
 
@@ -131,15 +131,15 @@ class Ragged:
     shape: tuple[int, int]
     """B and K."""
     history: Tensor
-    """Whose choice it is, (N,), non-decreasing."""
+    """Index of the history that each choice is of, (N,), non-decreasing."""
     columns: Columns
     """Integers that identify the choices of a history, (N,) each."""
     log_p: Tensor
-    """As ``Dense`` has it, (N,)."""
+    """Log-probability of each choice, as in ``Dense``, (N,)."""
     score: Tensor | None = None
-    """As ``Dense`` has it, (N,)."""
+    """Score of each choice, as in ``Dense``, (N,)."""
     ahead: Tensor | None = None
-    """As ``Dense`` has it, (N,)."""
+    """Look-ahead of each choice, as in ``Dense``, (N,)."""
 
     def table(self, score: Tensor, groups: int) -> Tensor:
         rank = widened(self.log_p) + score.flatten()[self.history]

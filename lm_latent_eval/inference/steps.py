@@ -30,15 +30,13 @@ OtherT = TypeVar("OtherT")
 
 
 class Drawn(NamedTuple):
-    """Draws of one step."""
-
     state: Any
     """After the draws."""
     columns: Columns
     log_q: Tensor
     """Nats, (B, K); ignored past the end of a text."""
     origin: Tensor | None
-    """Which history each continues, on the host or where the draws are, (B, K)."""
+    """Index of the history that each continues, (B, K), on the host or a device."""
 
 
 class Taken(NamedTuple):
@@ -57,9 +55,7 @@ class Unfolds(Protocol):
         ...
 
     @property
-    def num_steps(self) -> int:
-        """T: of the longest text."""
-        ...
+    def num_steps(self) -> int: ...
 
     @property
     def num_columns(self) -> int:
@@ -74,9 +70,7 @@ class Unfolds(Protocol):
 class Steps(Unfolds, Protocol):
     """The steps of one distribution over the latents of an encoded piece of text."""
 
-    def num_histories(self, state: Any) -> int:
-        """Return K."""
-        ...
+    def num_histories(self, state: Any) -> int: ...
 
     def choices(self, state: Any, t: int, score: Tensor, cut: Cut | None) -> Choices:
         """List what z_t can be.
@@ -168,7 +162,7 @@ class Sampled(NamedTuple):
     log_q: Tensor
     """Nats, (B, K) float64, where the draws have it."""
     origin: Tensor
-    """Which history before the piece each continues, on the host or not, (B, K)."""
+    """Index of the history before the piece that each continues, (B, K)."""
     state: Any
     """After the last step, if there was any."""
 
@@ -225,12 +219,12 @@ class Found(NamedTuple):
     """Result of a search: K latents of each of B texts."""
 
     columns: Columns
-    """As ``Sampled`` has them."""
+    """Choices of each history, as in ``Sampled``."""
     score: Tensor
-    """Their scores without look-ahead, (B, K) float64 nats; ``-inf`` marks an unused
-    place. Weights of a thinned search are in it."""
+    """Scores of the histories without look-ahead, (B, K) float64 nats; ``-inf`` marks
+    an unused place. Weights of a thinned search are in it."""
     origin: Tensor
-    """Which history before the piece each continues, (B, K)."""
+    """Index of the history before the piece that each continues, (B, K)."""
     state: Any
     """After the last step, if there was any."""
     log_f: Tensor
@@ -241,7 +235,7 @@ class Found(NamedTuple):
     """Whether any choice of a group was left out, (B, R) bool; of a beam, whether it
     was full after any step, which may not have listed what it would not keep."""
     log_q: Tensor | None
-    """Of the piece, nats, (B, K) float64; None: not requested."""
+    """Log q of the piece, nats, (B, K) float64; None: not requested."""
 
 
 def searching(
@@ -310,15 +304,15 @@ class _Survivors(NamedTuple):
     """Choices of one step that a cut keeps, S in each of R groups."""
 
     origin: Tensor
-    """Which history each continues, (B, R S)."""
+    """Index of the history that each continues, (B, R S)."""
     choice: Tensor
-    """Of that history, (B, R S)."""
+    """Index of that history's choice, (B, R S)."""
     log_f: Tensor
-    """As ``Found.log_f``, of this step, (B, R S)."""
+    """Log factor of this step, as ``Found.log_f``, (B, R S)."""
     used: Tensor
     """Whether the place holds a choice, (B, R S) bool."""
     left_out: Tensor
-    """As ``Found.cut``, of this step."""
+    """Whether a choice was left out at this step, as ``Found.cut``."""
 
 
 def _survivors(
@@ -410,11 +404,11 @@ class Followed(NamedTuple):
 
     choices: Choices
     choice: Tensor
-    """Which of them was decided, (B, K)."""
+    """Index of the choice that was decided, (B, K)."""
     there: Tensor
-    """Where it is among them, (B, K) bool."""
+    """Mask of histories that list that choice, (B, K) bool."""
     inside: Tensor
-    """Where the text has this step, (B, 1) bool."""
+    """Mask of texts that have this step, (B, 1) bool."""
     state: Any
     """After the step."""
 

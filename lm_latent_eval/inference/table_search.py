@@ -39,11 +39,11 @@ class Listing(NamedTuple):
     """All choices of a step, in lists that histories share."""
 
     first: Integers
-    """Where each list begins, and the end, (L + 1,)."""
+    """Index of the first place of each list, and the end, (L + 1,)."""
     value: Floats
     """Ranks of choices, but for an offset, nats, (N,)."""
     intervals: Intervals
-    """What each group chooses from."""
+    """Intervals that each group chooses from."""
     several: bool
     """Whether a choice may stand for several."""
 
@@ -52,7 +52,7 @@ class Taken(NamedTuple):
     """What N survivors of a step decided."""
 
     history: Integers
-    """Which history each continues, (N,)."""
+    """Index of the history that each continues, (N,)."""
     columns: Integers
     """The decisions, (columns, N)."""
     log_p: Floats
@@ -66,9 +66,7 @@ class TextSteps(Protocol):
     """Steps of one text, which keeps its histories."""
 
     @property
-    def num_steps(self) -> int:
-        """T."""
-        ...
+    def num_steps(self) -> int: ...
 
     @property
     def num_columns(self) -> int:
@@ -116,11 +114,11 @@ class FoundText(NamedTuple):
     """Latents of one text that a search has kept, group after group."""
 
     first: Integers
-    """Where each group begins, and the end, (G + 1,)."""
+    """Index of each group's first history, and the end, (G + 1,)."""
     columns: Integers
     """(columns, N, T)."""
     origin: Integers
-    """Which history before the text each continues, (N,)."""
+    """Index of the history before the piece that each continues, (N,)."""
     log_p: Floats
     """log p of latents and text, nats, (N,)."""
     log_f: Floats
@@ -190,7 +188,7 @@ class _Rule(NamedTuple):
 
     places: Places
     check: Booleans
-    """Which groups check others, (G,)."""
+    """Mask of groups that check others, (G,)."""
     uniforms: Floats | None
     """Random numbers of each step, (T, G, 4); None: the best go on."""
 

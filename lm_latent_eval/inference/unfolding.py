@@ -171,7 +171,6 @@ class StepProposal(DrawnProposal, SearchedProposal):
         return replace(found.beam, log_f=found.log_f)
 
     def thinning_of(self, encoded: Any, found: Found) -> Thinning:
-        """Return what was found."""
         if self.on_host:
             found = found._replace(columns=fetched(*found.columns))
         score, origin, log_f, was_cut = (

@@ -57,8 +57,6 @@ class GenerativeModel(nn.Module):
 
 
 class EntityNLM(TrainedModel):
-    """An EntityNLM with its proposals."""
-
     config_class = EntityNLMConfig
     base_model_prefix = "entitynlm"
     main_input_name = "inputs"

@@ -179,7 +179,7 @@ class Annotation:
     """A mention of an entity."""
 
     start: int
-    """Its first token."""
+    """Index of the mention's first token."""
     end: int
     """The token after its last one."""
     entity: str

@@ -48,7 +48,7 @@ class Encoded:
     tables: WalkTables | None = None
     """Tables of what is searched and drawn, of a proposal."""
     start: int = 0
-    """Which of their tokens is the first."""
+    """Index of the piece's first token in its texts."""
     draws: list[DrawnWalks] = field(default_factory=list)
     """Walks that are drawn from, text by text, once there are any."""
 

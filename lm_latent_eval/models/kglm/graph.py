@@ -73,7 +73,7 @@ class Lookups:
     """Every word of every alias, (node * A + number) * L + place, sorted by word and
     place, (M,)."""
     alias_key: Tensor
-    """Those words and places, word * L + place, (M,)."""
+    """Keys of those words and places, word * L + place, (M,)."""
     num_words: int
     """No alias has a word with this id or a larger one."""
 
@@ -136,7 +136,6 @@ class KnowledgeGraph:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges."""
         return len(self.edge_key)
 
     @property

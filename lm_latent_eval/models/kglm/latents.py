@@ -171,7 +171,7 @@ class NextStep:
         return log_mention + self.log_node(rows, mention, node)
 
     def log_node(self, rows: Rows, mention: Tensor, node: Tensor) -> Tensor:
-        """Return log p(node | mention type, z_<t), nats, (R,); 0 of what is certain."""
+        """Return log p(node | mention type, z_<t), nats, (R,); 0 for a certain node."""
         result = self.scores.mention.new_zeros(len(node))
         (new,) = (mention == Mention.NEW).nonzero(as_tuple=True)
         if len(new):

@@ -41,7 +41,7 @@ LIKELY = 0.01
 
 
 class Worth(NamedTuple):
-    """Probabilities of a text, over the chain's, by what is known of parents."""
+    """Probabilities of a text over the chain's, with a parent known or unknown."""
 
     known: Floats
     """P_u(1) of each state, (T, S)."""

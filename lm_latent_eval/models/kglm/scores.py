@@ -47,7 +47,6 @@ class EntityScores:
 
     @property
     def num_entities(self) -> int:
-        """E."""
         return len(self.weight)
 
     def scaled(self, factor: Tensor | float) -> EntityScores:
@@ -102,13 +101,13 @@ class StepScores:
     """Unnormalised log-probabilities of every decision at P = B * T positions."""
 
     mention: Tensor
-    """Of mention types, (P, 4)."""
+    """Scores of mention types, (P, 4)."""
     new: EntityScores
-    """Of the entities that a NEW mention may name."""
+    """Scores of the entities that a NEW mention may name."""
     parent: EntityScores
-    """Of entities as parents of a DERIVED mention."""
+    """Scores of entities as parents of a DERIVED mention."""
     relation: Tensor
-    """Of relations, (P, R)."""
+    """Scores of relations, (P, R)."""
 
     def select(self, position: Tensor) -> StepScores:
         there = sent(position, self.mention.device)
