@@ -24,8 +24,8 @@ BEGUN, HELD = 1 << 12, 256
 are no more than so many."""
 
 FEW = 1 << 10
-"""Number of remaining nodes up to which all are states of a text. More of them are drawn
-as one, so estimates of texts that mention them unnamed vary."""
+"""Number of remaining nodes up to which all are states of a text. More are drawn as
+one, so estimates of texts that mention them unnamed vary."""
 
 LINKED, HUB = 64, 256
 """The most nodes of a text that only an edge suggests, and the most edges of a node
