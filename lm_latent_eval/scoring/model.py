@@ -233,7 +233,7 @@ def load(
         revision: Of the repository: a commit, tag or branch. None: the newest.
         device: Where to compute, such as ``cpu``, ``cuda``, ``cuda:1`` or ``mps``,
             which has no float64. None: a GPU if there is one.
-        dtype: Floating type to compute in; ``auto`` is that of the checkpoint. One of
+        dtype: Floating type to compute in; ``auto`` is the checkpoint's own. One of
             ``auto``, ``float32``, ``float64``. Default: auto.
 
     Raises:

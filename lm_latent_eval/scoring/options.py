@@ -131,7 +131,7 @@ class OpeningOptions(OptionTable):
         max_batch_size: The most that ``auto`` takes.
         device: Where to compute, such as ``cpu``, ``cuda``, ``cuda:1`` or ``mps``,
             which has no float64.
-        dtype: Floating type to compute in; ``auto`` is that of the checkpoint.
+        dtype: Floating type to compute in; ``auto`` is the checkpoint's own.
         log_weights: Whether records beside the results keep log-weights.
     """
 
