@@ -6,7 +6,7 @@ r"""Prefix sums of latent models, and what each region adds to them.
 Both sums are of prefixes: nothing after the region may decide which latents are kept.
 A search that knew the rest would drop the readings that only the prefix favours, and
 the surprise at the word that refutes them. So a proposal that reads ahead
-(``ReadsAhead``) searches each prefix by itself. Of other proposals one search serves
+(``Proposal.token``) searches each prefix by itself. Of others one search serves
 all prefixes of a text, since it has decided all about a prefix before it reads on.
 
 The random numbers of a place are the same in all searches of a text, so the errors of

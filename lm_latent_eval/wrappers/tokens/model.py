@@ -36,9 +36,10 @@ from lm_latent_eval.wrappers.tokens.options import TokensOptions
 from lm_latent_eval.wrappers.tokens.regions import (
     beginnings,
     border_tokens,
+    borders_after,
     canonical_estimates,
     summed_estimates,
-    with_borders,
+    with_border,
 )
 from lm_latent_eval.wrappers.tokens.search import (
     SegmentationSearch,
@@ -291,8 +292,12 @@ class TokensScorer(NetworkScorer):
     def _regions(self, borders: Tokens, regions: Regions) -> list[RegionScore]:
         plain = beginnings(self._encoding, borders, regions)
         read = self._scores(plain)
-        scored = [read[piece.scored] for piece in plain]
-        pieces, scores = with_borders(self.network, plain, scored)
+        after = borders_after(self.network, plain)
+        pairs = [
+            with_border(piece, read[piece.scored], border)
+            for piece, border in zip(plain, after, strict=True)
+        ]
+        pieces, scores = zip(*pairs, strict=True)
         if self._estimator is None:
             estimates = canonical_estimates(scores)
         else:
@@ -300,7 +305,7 @@ class TokensScorer(NetworkScorer):
             names = [regions.query.name] * len(pieces)
             # Their searches are one until a text ends, and share what is read.
             walks = self._walks(pieces, names, by_piece, at_once=len(pieces))
-            estimates = summed_estimates(self._estimator, walks)
+            estimates = summed_estimates(self._estimator, walks, after)
         number = len(regions.ends)
         return [
             RegionScore(n if n < number else None, estimate)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lm_latent_eval.estimators import Bound
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.inside.regions import Regions
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
@@ -160,7 +161,7 @@ def test_passes_refute_no_word_that_is_told():
     text, copies = "ab ab a ab", 40
     exact = scored(model, words(text), estimator="exact")
     texts = [Regions.of_words(Query(n, f"text/{n}", text)) for n in range(copies)]
-    rows = dict(model.scorer({"num_samples": 13}, quiet=True).score_regions(texts))
+    rows = dict(model.scorer({"num_samples": 52}, quiet=True).score_regions(texts))
     told = refuted = 0
     for word, truth in enumerate(exact):
         estimates = [rows[n][word].estimate for n in range(copies)]
@@ -172,6 +173,53 @@ def test_passes_refute_no_word_that_is_told():
     assert {e.bound for e in estimates} == {Bound.NONE}, "premise: something was cut"
     assert told > len(exact) * copies / 2
     assert refuted <= 0.05 * told + 3 * math.sqrt(0.05 * 0.95 * told)
+
+
+GARDEN = ["a", "b", "ab", "Ġab", "Ġa", "Ġ", "c", "Ġc", "d", "Ġd"]
+
+
+def garden_path():
+    """A network that only after a rare segmentation of its first word expects c."""
+    merges = [("a", "b"), ("Ġ", "ab"), ("Ġ", "a"), ("Ġ", "c"), ("Ġ", "d")]
+    tokenizer = tiny_causal.byte_level(GARDEN, merges)
+    read = torch.full((32, 11), tokenizer.eos_token_id)
+    p = torch.zeros(32, 10)
+    for n, (rare, *split, c) in enumerate(itertools.product((0, 1), repeat=5)):
+        words = ["a b" if rare else "ab", *("Ġa b" if x else "Ġab" for x in split)]
+        tokens = " ".join([*words, "Ġc" if c else "Ġd"]).split()
+        p_c = 0.9 if rare else 1e-4
+        of_words = math.prod(0.05 if x else 0.95 for x in split)
+        p[n, : len(tokens) + 1] = (0.02 if rare else 0.98) * of_words
+        p[n] *= p_c if c else 1 - p_c
+        ids = tokenizer.convert_tokens_to_ids(tokens)
+        read[n, 1 : len(ids) + 1] = torch.tensor(ids)
+    network = tiny_causal.model(len(tokenizer)).requires_grad_(True)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    for _ in range(400):
+        log_p = network(read[:, :-1]).logits.log_softmax(-1)
+        own = log_p.gather(2, read[:, 1:, None])[..., 0]
+        optimizer.zero_grad()
+        (-(own * p).sum()).backward()
+        optimizer.step()
+    return SegmentedLM(Network.of(network.requires_grad_(False), tokenizer))
+
+
+def test_no_error_is_told_where_a_word_refutes_what_was_kept():
+    model, text, copies = garden_path(), "ab ab ab ab c", 40
+    exact = scored(model, words(text), estimator="exact")
+    last = scored(model, words(text))[-1].estimate.log_evidence
+    assert exact[-1].estimate.log_evidence - last > 3, "premise: a garden path"
+    texts = [Regions.of_words(Query(n, f"text/{n}", text)) for n in range(copies)]
+    rows = dict(model.scorer({"num_samples": 13}, quiet=True).score_regions(texts))
+    for word, truth in enumerate(exact):
+        estimates = [rows[n][word].estimate for n in range(copies)]
+        known = [e for e in estimates if e.stderr is not None]
+        far = [abs(e.log_evidence - truth.estimate.log_evidence) for e in known]
+        errors = [1.96 * e.stderr + 1e-9 for e in known]
+        refuted = sum(a > b for a, b in zip(far, errors, strict=True))
+        assert refuted <= 0.05 * len(known) + 3 * math.sqrt(0.05 * 0.95 * len(known))
+        assert len(known) == copies or word == len(exact) - 1
+    assert len(known) < copies / 4, "most have dropped the reading"
 
 
 def test_a_beam_shows_the_best_of_all_segmentations(model):
