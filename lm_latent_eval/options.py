@@ -294,6 +294,7 @@ class OptionTable:
 
     @classmethod
     def names(cls) -> list[str]:
+        """Return the names of the options, in the order of the table."""
         return [row.name for row in table(cls)]
 
 
