@@ -51,14 +51,14 @@ def uniforms_of(
         Float64 numbers in (0, 1), shape (keys, num_blocks, 4).
     """
     words = np.empty((len(keys), num_blocks * LANES), np.uint64)
-    begin = [[*counter, 0, 0, 0][:LANES] for counter in counters]
+    halves = np.array([(key & LOWER, key >> 64) for key in keys], np.uint64)
+    begin = np.array([[*first, 0, 0, 0][:LANES] for first in counters], np.uint64)
     # One generator for all: making one takes several times as long as its numbers.
     generator = np.random.Philox(key=0)
-    for n, (key, first) in enumerate(zip(keys, begin, strict=True)):
-        halves = np.array([key & LOWER, key >> 64], np.uint64)
-        state = {"key": halves, "counter": np.array(first, np.uint64)}
+    for row, key, counter in zip(words, halves, begin, strict=True):
+        state = {"key": key, "counter": counter}
         generator.state = _NOTHING_DRAWN | {"state": state}
-        words[n] = generator.random_raw(num_blocks * LANES)
+        row[:] = generator.random_raw(num_blocks * LANES)
     # 52 random bits, centred in their cell: exactly representable, never 0 or 1.
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return uniform.reshape(len(keys), num_blocks, LANES)

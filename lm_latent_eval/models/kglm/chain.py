@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lm_latent_eval.compiled import Floats, compiled
-from lm_latent_eval.models.kglm.tables import Tables
+from lm_latent_eval.models.kglm.tables import Tables, weigh_links
 
 NONE, NEW, DERIVED, CONTINUE = 0, 1, 2, 3
 """Mention types, in the numbering of ``Mention``."""
@@ -123,7 +123,7 @@ def psi_at(tables: Tables, t: int, after: Floats) -> tuple[Floats, Floats, float
 @compiled
 def derived_at(tables: Tables, parents: Parents, t: int, mention: Floats) -> Derived:
     """Weigh what is derived at t."""
-    size = tables.other
+    size, links = tables.other, tables.links
     derived = Derived(np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size))
     alike = mention[:size].sum() / max(1, size - 1)
     best = tables.parent[t, :size].max()
@@ -132,9 +132,10 @@ def derived_at(tables: Tables, parents: Parents, t: int, mention: Floats) -> Der
         if not parents.known or tables.parent[t, c] == -np.inf:
             continue
         weight, paid = math.exp(tables.parent[t, c] - best), 0.0
-        for e in range(tables.edge_start[c], tables.edge_start[c + 1]):
-            if tables.edge_tail[e] < size:
-                paid += tables.edge[t, e] * mention[tables.edge_tail[e]]
+        weigh_links(tables, t, c)
+        for link in range(links.start[c], links.start[c + 1]):
+            if links.tail[link] < size:
+                paid += links.share[t, link] * mention[links.tail[link]]
         derived.weight[c], derived.paid[c] = weight, paid
         number += weight * parents.recent[t, c]
         total += weight * parents.recent[t, c] * paid
@@ -226,7 +227,7 @@ def _reached(
     Returns:
         What is on edges, (S,), and what is on each candidate from unknown parents.
     """
-    size = tables.other
+    size, links = tables.other, tables.links
     reached, share = np.zeros(size), np.zeros(size)
     together = 0.0
     if derived.number[0] > LIGHTEST:
@@ -239,9 +240,9 @@ def _reached(
         recent = parents.recent[t, c]
         mass = derived.weight[c] * (together * recent + share[c] * (1 - recent))
         if mass > 0:
-            for e in range(tables.edge_start[c], tables.edge_start[c + 1]):
-                if tables.edge_tail[e] < size:
-                    reached[tables.edge_tail[e]] += mass * tables.edge[t, e]
+            for link in range(links.start[c], links.start[c + 1]):
+                if links.tail[link] < size:
+                    reached[links.tail[link]] += mass * links.share[t, link]
     return reached, together * parents.unknown[t] / max(1, size - 1)
 
 

@@ -19,7 +19,7 @@ from lm_latent_eval.compiled import Floats, Integers, Keys, compiled
 from lm_latent_eval.inference.pruning import Intervals
 from lm_latent_eval.models.kglm.chain import CONTINUE, DERIVED, NEW, NONE, log_types
 from lm_latent_eval.models.kglm.parent_gains import Worth, gains_at
-from lm_latent_eval.models.kglm.tables import Tables
+from lm_latent_eval.models.kglm.tables import Tables, weigh_links
 
 LITTLE = 3.0
 """Nats. NEW mentions of entities that are worth more as parents are not shared: walks
@@ -204,13 +204,15 @@ def choices(
     first = np.zeros(number + 3, np.int64)
     log_new, log_z, gain = np.zeros(number), np.zeros(number), np.zeros(number)
     cutoff, stays = of.window.shape[1], np.zeros(size, np.int64)
-    gains = [gains_at(each.worth, t, cutoff, size) for each in outlooks]
+    both = len(of.outlook) > 0 and of.outlook.max() > 0
+    gains = [gains_at(outlooks[0].worth, t, cutoff, size)]
+    gains.append(gains_at(outlooks[1].worth, t, cutoff, size) if both else gains[0])
+    parents_matter = len(outlooks[0].worth.known) > 0
     valuable = [each[cutoff] > LITTLE for each in gains]
     not_shared = [np.nonzero(each)[0] for each in valuable]
     types = np.empty(4)
     mass, reached = np.zeros(size), np.empty(size, np.int64)
-    edge_other = np.exp(tables.edge_other[t])
-    n = 0
+    links, n = tables.links, 0
     for d in range(number):
         if n + 3 * size > room:
             room = 2 * room
@@ -218,9 +220,10 @@ def choices(
             log_p, value = _grown(log_p, room), _grown(value, room)
         o, window = of.outlook[d], of.window[d]
         outlook, gained = outlooks[o], gains[o]
-        for i in range(1, cutoff):
-            gain[d] += gained[i, window[i]]
-            stays[window[i]] = i
+        if parents_matter:
+            for i in range(1, cutoff):
+                gain[d] += gained[i, window[i]]
+                stays[window[i]] = i
         previous, latest = window[-1], min(last_mention(window[1:]), other)
         parent, weight = parents_of(tables, t, window)
         can_derive = len(parent) > 0
@@ -235,19 +238,15 @@ def choices(
         found = 0
         for i in range(len(parent)):
             c = parent[i]
-            for e in range(tables.edge_start[c], tables.edge_start[c + 1]):
-                s = tables.edge_tail[e]
-                if mass[s] == 0.0:
+            weigh_links(tables, t, c)
+            for link in range(links.start[c], links.start[c + 1]):
+                s, more = links.tail[link], weight[i] * links.share[t, link]
+                if mass[s] == 0.0 and more > 0.0:
                     reached[found] = s
                     found += 1
-                mass[s] += weight[i] * tables.edge[t, e]
-            if edge_other[c] > 0.0:
-                if mass[other] == 0.0:
-                    reached[found] = other
-                    found += 1
-                mass[other] += weight[i] * edge_other[c]
+                mass[s] += more
         for s in reached[:found]:
-            if mass[s] > 0.0 and outlook.mention[t, s] > -np.inf:
+            if outlook.mention[t, s] > -np.inf:
                 mention[n], state[n] = DERIVED, s
                 log_p[n] = types[DERIVED] + math.log(mass[s])
                 value[n] = log_p[n] + outlook.mention[t, s]
@@ -257,12 +256,14 @@ def choices(
             mention[n], state[n], log_p[n] = NEW, s, types[NEW] + tables.new[t, s]
             value[n] = log_p[n] + outlook.mention[t, s]
             n += 1
-        for i in range(first[d], n):
-            value[i] += gained[cutoff, state[i]] - gained[stays[state[i]], state[i]]
-        stays[window] = 0
+        if parents_matter:
+            for i in range(first[d], n):
+                s = state[i]
+                value[i] += gained[cutoff, s] - gained[stays[s], s]
+            stays[window] = 0
         log_new[d], first[d + 1] = types[NEW], n
     for o in range(2):
-        if o == 0 or of.outlook.any():
+        if o == 0 or both:
             for s in range(1, tables.num_listed):
                 if not valuable[o][s]:
                     mention[n], state[n], log_p[n] = NEW, s, tables.new[t, s]
@@ -466,7 +467,7 @@ def log_p_walks(
     number, num_tokens = mention.shape
     cutoff, every = path.shape[1] - num_tokens, not only_possible
     log_p, types = np.zeros(number), np.empty(4)
-    seen, mark = np.full(tables.word.shape[1], -1), 0
+    seen, mark, links = np.full(tables.word.shape[1], -1), 0, tables.links
     for k in range(number):
         for t in range(num_tokens):
             window, m, s = path[k, t : t + cutoff], mention[k, t], path[k, cutoff + t]
@@ -490,9 +491,10 @@ def log_p_walks(
                 )
                 for i in range(len(parent)):
                     c = parent[i]
-                    for e in range(tables.edge_start[c], tables.edge_start[c + 1]):
-                        if tables.edge_tail[e] == s:
-                            mass += weight[i] * tables.edge[t, e]
+                    weigh_links(tables, t, c)
+                    for link in range(links.start[c], links.start[c + 1]):
+                        if links.tail[link] == s:
+                            mass += weight[i] * links.share[t, link]
                 log_here += math.log(mass) if mass > 0 else -np.inf
             if (s > 0) == (m == NONE) or (m == CONTINUE and s != previous):
                 log_here = -np.inf

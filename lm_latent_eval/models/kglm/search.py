@@ -344,7 +344,8 @@ def walk_searches(
         if _may_list_all(whole.scores, length[b], cut):
             num_nodes = whole.scores.graph.num_nodes
             left = others_than(torch.from_numpy(tables.node), num_nodes)
-            search.renew(with_nodes(tables, search.scores, left, listed=True))
+            if len(left):
+                search.renew(with_nodes(tables, search.scores, left, listed=True))
         searches.append(search)
     return searches
 
@@ -382,7 +383,7 @@ class WalkSearch(TextWalks):
         """Begin with the nodes of some histories."""
         other, tables = self.tables.other, self.tables
         hidden = np.isfinite(tables.new[:, other]).any()
-        self._incomplete = bool(hidden or np.isfinite(tables.edge_other).any())
+        self._incomplete = bool(hidden or (tables.links.tail == other).any())
         window, self._check = self.history[torch.from_numpy(history)], check.astype(int)
         self._windows = self.states(window.flatten()).reshape(window.shape)
 

@@ -8,8 +8,9 @@ walk has met though they were not listed.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -43,6 +44,29 @@ class WordScorer(Protocol):
         ...
 
 
+class Links(NamedTuple):
+    """Edges of M states; those from one to another are one link.
+
+    Edges of a state to nodes that are not listed are one link to what stands for those.
+    """
+
+    first: Integers
+    """Where the edges of each state begin, and the end, (M + 1,)."""
+    relation: Integers
+    """Of each edge, (E,)."""
+    link: Integers
+    """Which link each edge is part of, (E,)."""
+    start: Integers
+    """Where the links of each state begin, and the end, (M + 1,)."""
+    tail: Integers
+    """The states that they lead to, (L,)."""
+    share: Floats
+    """The probability of each link of a state, (T, L); see ``weigh_links``."""
+    log_z: Floats
+    """Log of the sum of e^score of all edges of each state, (T, M); NaN: they were not
+    yet asked for."""
+
+
 class Tables(NamedTuple):
     """Scores of a text of T tokens in M states, nats; -inf of what is impossible."""
 
@@ -56,18 +80,10 @@ class Tables(NamedTuple):
     """Scores of the mention types, (T, 4)."""
     parent: Floats
     """Scores of states as parents, (T, M)."""
-    edge_z: Floats
-    """Log of the sum of e^score of all edges of each state, (T, M)."""
-    edge_other: Floats
-    """Log of the probability of its edges to nodes that are not listed, (T, M)."""
     relation: Floats
     """Scores of relations, (T, R)."""
-    edge_start: Integers
-    """Where the edges of each state to listed states begin, and the end, (M + 1,)."""
-    edge_tail: Integers
-    """The states that they lead to, (E,)."""
-    edge: Floats
-    """The probability of each, (T, E)."""
+    links: Links
+    """Edges of states."""
     code: Keys
     """What each state adds to the key of a walk by its place, (cutoff + 1, M)."""
     begins: bool
@@ -152,9 +168,10 @@ class TextScores:
             nats each, where the scores are.
         """
         shape = self.batch.targets.shape
-        if self.complete:
-            nothing = wide_zeros(shape, self.text.device)
-            return nothing, nothing - torch.inf
+        listed = (nodes != NO_ENTITY).sum(1)
+        if self.complete or bool((listed == self.graph.num_nodes - 1).all()):
+            nothing = wide_zeros(shape, self.text.device) - torch.inf
+            return nothing, nothing
         position = torch.arange(shape[0] * shape[1])
         log_new, log_top, entity = self.walk.new.rest(
             position, self.entities(nodes), OTHERS
@@ -223,26 +240,20 @@ def tables_of(scores: TextScores, nodes: Tensor, cutoff: int) -> list[Tables]:
             mention=np.ascontiguousarray(mention[b, :length]),
             parent=parents,
             relation=np.ascontiguousarray(relation[b, :length]),
+            links=_no_links(length),
+            code=np.zeros((cutoff + 1, 0), np.uint64),
             begins=bool(scores.walk.new.possible),
             other=number,
             num_listed=number + 1,
-            **_no_edges(length, cutoff),
         )
-        tables.append(_with_edges(table, scores.graph))
-    return tables
+        tables.append(table)
+    return _with_links(tables, scores.graph)
 
 
-def _no_edges(length: int, cutoff: int) -> dict[str, Any]:
-    """Return the fields of tables that ``_with_edges`` adds to."""
-    nothing = np.zeros((length, 0))
-    return {
-        "edge_z": nothing,
-        "edge_other": nothing,
-        "edge": nothing,
-        "edge_start": np.zeros(1, np.int64),
-        "edge_tail": np.zeros(0, np.int64),
-        "code": np.zeros((cutoff + 1, 0), np.uint64),
-    }
+def _no_links(length: int) -> Links:
+    """Return those of no states."""
+    none, begin, table = np.zeros(0, int), np.zeros(1, int), np.zeros((length, 0))
+    return Links(begin, none, none, begin, none, table, table)
 
 
 def _typical(word: Floats, listed: Floats) -> Floats:
@@ -252,78 +263,107 @@ def _typical(word: Floats, listed: Floats) -> Floats:
     return np.where(np.isneginf(word), least, word)
 
 
-def _with_edges(tables: Tables, graph: KnowledgeGraph) -> Tables:
-    """Add the edges and the codes of the states that lack them."""
-    node = torch.from_numpy(tables.node[len(tables.edge_start) - 1 :])
-    listed = torch.from_numpy(tables.node[: tables.num_listed])
-    parent = tables.parent[:, len(tables.edge_start) - 1 :]
-    able = torch.from_numpy(~np.isneginf(parent).all(0))
-    able &= graph.has_edges[graph.entity(node)]
+def _with_links(texts: Sequence[Tables], graph: KnowledgeGraph) -> list[Tables]:
+    """Add the links and the codes of the states that lack them."""
+    lacking = [x.node[len(x.links.first) - 1 :] for x in texts]
+    node = torch.from_numpy(np.concatenate(lacking))
     start, end = graph.edge_range(node)
-    start, end = (torch.where(able, part, 0) for part in (start, end))
-    edge, head = expand_ranges(start, end)
-    order = listed.argsort(stable=True)
-    place = torch.searchsorted(listed[order], graph.tail(edge))
-    place = order[place.clamp_max(len(order) - 1)]
-    known = (listed[place] == graph.tail(edge)) & (graph.tail(edge) != NO_ENTITY)
-    state = torch.where(known, place, -1).numpy()
-    first = torch.cat([start.new_zeros(1), (end - start).cumsum(0)]).numpy()
-    kind = graph.relation(edge).long().numpy()
-    log_z, log_other, probability = _edge_sums(tables.relation, first, kind, state)
-    number = torch.bincount(head[known], minlength=len(node)).cumsum(0).numpy()
-    odd = odd_numbers(len(tables.code)).numpy().view(np.uint64)
-    code = odd[:, None] * node.numpy().view(np.uint64)
-    return tables._replace(
-        edge_z=np.concatenate([tables.edge_z, log_z], 1),
-        edge_other=np.concatenate([tables.edge_other, log_other], 1),
-        edge_start=np.concatenate([tables.edge_start, tables.edge_start[-1] + number]),
-        edge_tail=np.concatenate([tables.edge_tail, state[state >= 0]]),
-        edge=np.concatenate([tables.edge, probability], 1),
-        code=np.concatenate([tables.code, code], 1),
+    end = torch.where(graph.has_edges[graph.entity(node)], end, start)
+    edge, _ = expand_ranges(start, end)
+    first = np.concatenate([[0], (end - start).cumsum(0).numpy()])
+    tail, relation = graph.tail(edge).numpy(), graph.relation(edge).long().numpy()
+    odd = odd_numbers(len(texts[0].code)).numpy().view(np.uint64)[:, None]
+    linked, at = [], 0
+    for x, mine in zip(texts, lacking, strict=True):
+        of = first[at : at + len(mine) + 1]
+        some = slice(of[0], of[-1])
+        begin, at = of - of[0], at + len(mine)
+        order = x.node[: x.num_listed].argsort(kind="stable")
+        link, *ends = link_edges(begin, tail[some], x.node[order], order, x.other)
+        links = _joined(x.links, begin, relation[some], link, *ends)
+        code = odd * mine.view(np.uint64)
+        linked.append(x._replace(links=links, code=np.concatenate([x.code, code], 1)))
+    return linked
+
+
+def _joined(
+    old: Links,
+    first: Integers,
+    relation: Integers,
+    link: Integers,
+    start: Integers,
+    tail: Integers,
+) -> Links:
+    """Add edges of more states, whose links are not yet weighed."""
+    share = np.empty((len(old.share), len(old.tail) + len(tail)))
+    share[:, : len(old.tail)] = old.share
+    unknown = np.full((len(share), len(first) - 1), np.nan)
+    return Links(
+        np.append(old.first, old.first[-1] + first[1:]),
+        np.append(old.relation, relation),
+        np.append(old.link, len(old.tail) + link),
+        np.append(old.start, old.start[-1] + start[1:]),
+        np.append(old.tail, tail),
+        share,
+        np.append(old.log_z, unknown, 1),
     )
 
 
 @compiled
-def _edge_sums(
-    relation: Floats, first: Integers, kind: Integers, state: Integers
-) -> tuple[Floats, Floats, Floats]:
-    """Return the fields ``edge_z``, ``edge_other`` and ``edge`` of some states.
+def link_edges(
+    first: Integers, node: Integers, listed: Integers, state: Integers, other: int
+) -> tuple[Integers, Integers, Integers]:
+    """Return the fields ``link``, ``start`` and ``tail`` of some states' links.
 
     Args:
-        relation: Scores of relations, (T, R).
-        first: Where the edges of each state begin, and the end, (M + 1,).
-        kind: Their relations, (E,).
-        state: Where they lead to; -1: to a node that is not listed, (E,).
+        first: Where the edges of each state begin, and the end, (n + 1,).
+        node: Nodes that they lead to, (E,).
+        listed: Nodes that have a state, in order, (M,).
+        state: The states, (M,).
+        other: That of all other nodes.
     """
-    shape = len(relation), len(first) - 1
-    log_z, log_other = np.zeros(shape), np.full(shape, -np.inf)
-    probability = np.zeros((shape[0], np.count_nonzero(state >= 0)))
-    for t in range(shape[0]):
-        top, end = relation[t].max(), 0
-        scaled = np.exp(relation[t] - top)
-        for c in range(shape[1]):
-            if first[c] == first[c + 1]:
+    link, tail = np.empty(len(node), np.int64), np.empty(len(node), np.int64)
+    start, number = np.zeros(len(first), np.int64), 0
+    latest = np.full(len(listed), -1)
+    for c in range(len(first) - 1):
+        begin, unlisted = number, 0
+        for e in range(first[c], first[c + 1]):
+            place, link[e] = np.searchsorted(listed, node[e]), -1
+            if node[e] == 0 or place == len(listed) or listed[place] != node[e]:
+                unlisted += 1
                 continue
-            peak, total, others, begin = -np.inf, 0.0, 0.0, end
+            s = state[place]
+            if latest[s] < begin:
+                latest[s], tail[number] = number, s
+                number += 1
+            link[e] = latest[s]
+        if unlisted > 0:
+            tail[number] = other
             for e in range(first[c], first[c + 1]):
-                peak = max(peak, relation[t, kind[e]])
-            underflows = peak < top - 600.0
-            base = peak if underflows else top
-            for e in range(first[c], first[c + 1]):
-                mass = scaled[kind[e]]
-                if underflows:
-                    mass = math.exp(relation[t, kind[e]] - peak)
-                total += mass
-                if state[e] >= 0:
-                    probability[t, end] = mass
-                    end += 1
-                else:
-                    others += mass
-            probability[t, begin:end] /= total
-            log_z[t, c] = base + math.log(total)
-            if others > 0:
-                log_other[t, c] = math.log(others / total)
-    return log_z, log_other, probability
+                if link[e] < 0:
+                    link[e] = number
+            number += 1
+        start[c + 1] = number
+    return link, start, tail[:number]
+
+
+@compiled
+def weigh_links(tables: Tables, t: int, c: int) -> None:
+    """Find what the links of a state share at token t, unless it is known."""
+    links = tables.links
+    begin, end = links.first[c], links.first[c + 1]
+    if begin == end or not math.isnan(links.log_z[t, c]):
+        return
+    peak, total = -np.inf, 0.0
+    for e in range(begin, end):
+        peak = max(peak, tables.relation[t, links.relation[e]])
+    links.share[t, links.start[c] : links.start[c + 1]] = 0.0
+    for e in range(begin, end):
+        mass = math.exp(tables.relation[t, links.relation[e]] - peak)
+        links.share[t, links.link[e]] += mass
+        total += mass
+    links.share[t, links.start[c] : links.start[c + 1]] /= total
+    links.log_z[t, c] = peak + math.log(total)
 
 
 @torch.no_grad()
@@ -359,9 +399,11 @@ def with_nodes(
             position = torch.arange(length)
             (rest,) = fetched(scores.walk.new.rest(position, entity, 1)[0])
             new[:, tables.other] = rest.double().numpy()
-        edges = _no_edges(length, len(tables.code) - 1)
-        more = more._replace(num_listed=len(more.node), **edges)
-    return _with_edges(more, scores.graph)
+        more = more._replace(
+            num_listed=len(more.node), links=_no_links(length), code=tables.code[:, :0]
+        )
+    (more,) = _with_links([more], scores.graph)
+    return more
 
 
 def drawn_new(
@@ -408,7 +450,7 @@ def drawn_derived(
     left = ~torch.isin(graph.tail(edge), listed)
     edge, of = edge[left], which[left].numpy()
     relation = graph.relation(edge).numpy()
-    score = tables.relation[t, relation] - tables.edge_z[t, state[of]]
+    score = tables.relation[t, relation] - tables.links.log_z[t, state[of]]
     mass, tail = weight[of] * np.exp(score), graph.tail(edge).numpy()
     total = mass.cumsum()
     drawn = min(int(np.searchsorted(total, u * total[-1], "right")), len(total) - 1)
