@@ -40,12 +40,12 @@ from lm_latent_eval.models.kglm.tables import Tables, weigh_links
 NONE, NEW, DERIVED, CONTINUE = 0, 1, 2, 3
 """Mention types, in the numbering of ``Mention``."""
 ROUNDS = 1
-"""How often the expected parents are found again, from the chain that they make. Beams
+"""Number of times that the expected parents are computed again from their chain. Beams
 find as much with 1, 3 and 5, in texts that fit the model badly, and less with none."""
 LEAST = 1e-12
 """Probabilities are taken to be no less where their logarithm is."""
 LIGHTEST, MOST_EXPONENT = 1e-300, 700.0
-"""What neither underflows nor overflows in float64."""
+"""Limits within which float64 neither underflows nor overflows."""
 
 
 class Parents(NamedTuple):
@@ -69,7 +69,7 @@ class Derived(NamedTuple):
     paid: Floats
     """The expected psi of what is derived from it."""
     number: Floats
-    """What parents weigh together after each last mention."""
+    """Total weight of the parents after each last mention."""
     value: Floats
     """The expected psi of what is derived after it."""
 
@@ -122,7 +122,7 @@ def psi_at(tables: Tables, t: int, after: Floats) -> tuple[Floats, Floats, float
 
 @compiled
 def derived_at(tables: Tables, parents: Parents, t: int, mention: Floats) -> Derived:
-    """Weigh what is derived at t."""
+    """Weigh the derived mentions at t."""
     size, links = tables.other, tables.links
     derived = Derived(np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size))
     alike = mention[:size].sum() / max(1, size - 1)
@@ -174,7 +174,7 @@ def backward(tables: Tables, parents: Parents) -> Floats:
 
 @compiled
 def _over(reached: float, log_expected: float, peak: float) -> float:
-    """Return what reaches a state over what is expected after it, over e^peak."""
+    """Return the mass that reaches a state, over the expected p of the rest."""
     if reached == 0.0:
         return 0.0
     return reached * math.exp(min(peak - log_expected, MOST_EXPONENT))

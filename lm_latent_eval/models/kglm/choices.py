@@ -48,7 +48,7 @@ class Pasts(NamedTuple):
     """States of the ``cutoff`` tokens before, each only where it was mentioned last,
     (D, cutoff)."""
     outlook: Integers
-    """By which each is ranked, (D,)."""
+    """Index of the outlook that ranks each, (D,)."""
     after: Keys
     """The key of each after a token that mentions nothing, (D,)."""
 
@@ -60,7 +60,7 @@ class Choices(NamedTuple):
     """
 
     first: Integers
-    """Where each list begins, and the end, (D + 3,)."""
+    """Index of the first choice of each list, and the end, (D + 3,)."""
     mention: Integers
     """(N,)."""
     state: Integers
@@ -68,13 +68,13 @@ class Choices(NamedTuple):
     log_p: Floats
     """log p of the choice and its word, (N,)."""
     value: Floats
-    """What it is worth, (N,)."""
+    """Value of each choice, (N,)."""
     new: Floats
     """log p of introducing anything after each past, (D,)."""
     log_z: Floats
     """Log of the sum of what all choices of a past are worth, or 0, (D,)."""
     gain: Floats
-    """What a past's entities are worth as parents of later mentions, nats, (D,)."""
+    """Value of each past's entities as parents of later mentions, nats, (D,)."""
 
 
 @compiled

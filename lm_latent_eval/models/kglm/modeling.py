@@ -495,7 +495,6 @@ class KGLMProposal(SearchedProposal):
 
     @property
     def foresees(self) -> bool:
-        """Whether it looks ahead."""
         return self.looks_ahead
 
     def word_cost(self, encoded: Encoded) -> Tensor:

@@ -64,7 +64,7 @@ FURTHEST_DRAWN = 20.0
 cost just this, so q is never far below p's own conditional."""
 
 NOTHING = Worth(*(np.zeros((0, 0)) for _ in Worth._fields))
-"""Of draws, and of searches that do not look ahead: no parents are looked at."""
+"""Empty values of parents, for draws and for searches without look-ahead."""
 
 Outlooks = Callable[[Tables], Outlook]
 """The outlook of a text, also of nodes that its tables get later."""
@@ -88,7 +88,6 @@ class WalkTables:
 
     @cached_property
     def tables(self) -> list[Tables]:
-        """Of each text."""
         return tables_of(self.scores, self.nodes, self.cutoff)
 
     def twist(self, text: int) -> Outlooks:
@@ -100,7 +99,7 @@ class WalkTables:
         return by_twist, by_twist
 
     def log_twist(self, text: int, t: int, last: Integers, just: Booleans) -> Floats:
-        """Return what is expected after last mentions (K,), some of them just now."""
+        """Return the expected log p of the rest after last mentions, (K,)."""
         return np.zeros(len(last))
 
     @property
@@ -139,7 +138,7 @@ class LookAhead(WalkTables):
 
     @cached_property
     def beta(self) -> list[Floats]:
-        """What is expected of each text, as ``backward`` has it."""
+        """Expected log p of the rest of each text, by ``backward``."""
         pairs = zip(self.tables, self.parents, strict=True)
         return [clamped(backward(*pair), FURTHEST) for pair in pairs]
 
@@ -232,7 +231,7 @@ def by_twist(tables: Tables) -> Outlook:
 
 
 def by_look_ahead(tables: Tables, beta: Floats) -> Outlook:
-    """Return log p of words and what is expected of the text after them."""
+    """Return log p of words plus the expected log p of the text after them."""
     mention = tables.word + beta[1:, 0, class_of(tables)]
     return Outlook(mention, mention, tables.word[:, :1] + beta[1:, 1], NOTHING)
 
@@ -243,7 +242,7 @@ def class_of(tables: Tables) -> Integers:
 
 
 def clamped(value: Floats, furthest: float) -> Floats:
-    """Raise what is further than so much below the best of a token, (T, 2, S)."""
+    """Raise values that are more than ``furthest`` below a token's best, (T, 2, S)."""
     best = value.max((1, 2), keepdims=True)
     best = np.where(np.isneginf(best), 0.0, best)
     raised: Floats = np.maximum(value, best - furthest)
@@ -256,7 +255,7 @@ class TextWalks:
 
     whole: WalkTables
     text: int
-    """Which of its texts."""
+    """Index of the text in its batch."""
     tables: Tables
     outlooks_of: tuple[Outlooks, ...]
     outlooks: tuple[Outlook, ...] = field(init=False)

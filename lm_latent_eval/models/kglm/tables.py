@@ -51,13 +51,13 @@ class Links(NamedTuple):
     """
 
     first: Integers
-    """Where the edges of each state begin, and the end, (M + 1,)."""
+    """Index of each state's first edge, and the end, (M + 1,)."""
     relation: Integers
-    """Of each edge, (E,)."""
+    """Relation of each edge, (E,)."""
     link: Integers
-    """Which link each edge is part of, (E,)."""
+    """Index of the link that each edge is part of, (E,)."""
     start: Integers
-    """Where the links of each state begin, and the end, (M + 1,)."""
+    """Index of each state's first link, and the end, (M + 1,)."""
     tail: Integers
     """The states that they lead to, (L,)."""
     share: Floats
@@ -68,10 +68,10 @@ class Links(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Scores of a text of T tokens in M states, nats; -inf of what is impossible."""
+    """Scores of a text of T tokens in M states, nats; -inf if impossible."""
 
     node: Integers
-    """Of each state; 0 of no mention and of what stands for several, (M,)."""
+    """Node of each state; 0 for no mention and for several nodes in one, (M,)."""
     word: Floats
     """log p(x_t | s), (T, M); of a proposal that does not look ahead its twist."""
     new: Floats
@@ -85,7 +85,7 @@ class Tables(NamedTuple):
     links: Links
     """Edges of states."""
     code: Keys
-    """What each state adds to the key of a walk by its place, (cutoff + 1, M)."""
+    """Number that each state adds to the key of a walk, by place, (cutoff + 1, M)."""
     begins: bool
     """Whether any entity may be introduced."""
     other: int
@@ -99,14 +99,14 @@ class TextScores:
     """The texts of a batch and the network's scores of their steps."""
 
     walk: NextStep
-    """Of p's next step, at B T positions, without a twist, over possible choices."""
+    """Scores of p's next step at B T positions, over possible choices, untwisted."""
     batch: TokenBatch
     text: Tensor
     """h^t, (B, T, token_embedding_dim)."""
     scorer: WordScorer | None
     """p's words; None: there is a twist instead, or nothing."""
     twist: Twist | None = None
-    """Of nodes that are all listed."""
+    """Twist of nodes that are all listed."""
     complete: bool = False
     """Whether no other nodes are asked for than those that are listed."""
 
@@ -120,7 +120,6 @@ class TextScores:
 
     @property
     def graph(self) -> KnowledgeGraph:
-        """The graph."""
         return self.walk.graph
 
     def of(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
