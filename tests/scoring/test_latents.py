@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,7 +77,21 @@ def test_a_walk_names_nodes_and_relations(graph, links, again):
     assert [span.group for span in found.spans] == [ada, bo, bo]
 
 
-@pytest.mark.parametrize("name", ["entitynlm", "lda", "rnng"])
+@pytest.mark.parametrize("name", ["lrlm", "nklm"])
+def test_copied_names_have_topic_and_relation(name):
+    model = TINY_MODELS[name].build()
+    topics = model.knowledge
+    long = int((topics.length(torch.arange(len(topics.naming_alias))) > 1).nonzero()[0])
+    fact = int(topics.naming_fact[long])
+    names, offsets = torch.tensor([[[0, 1, 1, 1]]]), torch.tensor([[[0, 0, 1, 0]]])
+    latents = SimpleNamespace(source=names * (1 + long), offset=offsets)
+    topic = topics.names[int(topics.fact_topic[fact]) - 1]
+    label = f"{topic}: relation {int(topics.fact_relation[fact])}"
+    found = model.describe(["the", "Ada", "Bo", "Ada"], latents, str)
+    assert found.text == f"the [Ada Bo]({label}) [Ada]({label})"
+
+
+@pytest.mark.parametrize("name", ["entitynlm", "lda", "lrlm", "nklm", "rnng"])
 def test_the_command(name, tmp_path, capsys):
     path, data = written(name, tmp_path / name), tmp_path / "texts.txt"
     data.write_text("the the\n")

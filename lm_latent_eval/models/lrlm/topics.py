@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lm_latent_eval.files import one_line, replacing
-from lm_latent_eval.latent import Normalization
+from lm_latent_eval.latent import Description, Normalization, Span, marked
 from lm_latent_eval.models.lrlm.configuration import RelationConfig
 from lm_latent_eval.models.pretrained import TrainedModel
 from lm_latent_eval.values import parse
@@ -287,6 +287,25 @@ class RelationModel(TrainedModel):
         if self.config.oracle:  # every alias of a fact has probability 1
             return Normalization.UNNORMALISED
         return super().normalization
+
+    def describe(
+        self, words: Sequence[str], latents: Any, decode: Callable[[Sequence[int]], str]
+    ) -> Description:
+        """Mark names of facts with topic and relation: see ``LatentLM``."""
+        columns = (latents.source, latents.offset)
+        source, offset = (part[0, 0, : len(words)].tolist() for part in columns)
+        topics, spans = self.knowledge, list[Span]()
+        for place, naming in enumerate(source):
+            if not naming:
+                continue
+            if offset[place] and spans and spans[-1].end == place:
+                spans[-1] = replace(spans[-1], end=place + 1)
+                continue
+            fact = int(topics.naming_fact[naming - 1])
+            topic = topics.names[int(topics.fact_topic[fact]) - 1]
+            label = f"{topic}: relation {int(topics.fact_relation[fact])}"
+            spans.append(Span(place, place + 1, label, fact))
+        return marked(words, spans)
 
     # -- files ----------------------------------------------------------------------
 
