@@ -39,6 +39,7 @@ SOURCES = (
     "models/kglm/choices.py",
     "models/kglm/parent_gains.py",
     "models/kglm/tables.py",
+    "wrappers/tokens/edges.py",
 )
 """Files with compiled functions."""
 

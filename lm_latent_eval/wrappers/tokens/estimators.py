@@ -40,20 +40,20 @@ class WalkEstimator:
         if name == "exact":
             return cls(Exact(), WalkPlan(None))
         if name == "beam":
-            return cls(BeamMarginalization(k), WalkPlan(k))
+            return cls(BeamMarginalization(k), WalkPlan((k,)))
         if name == "dpf":
             # K counts every history: R passes of W, and C of half as many.
             width = max(LEAST_WIDTH, 2 * k // (2 * PASSES + CHECKS))
             filters = DiscreteFilter(PASSES * width)
             widths = (width,) * PASSES + (filters.narrow_width,) * CHECKS
-            return cls(filters, WalkPlan(None, passes=widths))
-        return cls(ImportanceSampling(k), WalkPlan(0, k))
+            return cls(filters, WalkPlan(widths, thins=True))
+        # A group of one history is a draw, in proportion to its rank.
+        return cls(ImportanceSampling(k), WalkPlan((1,) * k, thins=True))
 
     def log_weights(self, walk: SegmentationWalk) -> Tensor:
         """Input of ``method.estimate``, nats, float64.
 
-        The canonical segmentation is a separate term, so no estimate lies below it;
-        draws estimate the others.
+        The canonical segmentation is a separate term, so no estimate lies below it.
         """
         own = walk.stretch.log_p
         if isinstance(self.method, Exact | BeamMarginalization):

@@ -388,10 +388,15 @@ class TokensScorer(NetworkScorer):
         if options.estimator == "exact":
             self._check_size(pieces, names)
         stretches = [self._stretch(piece, scores) for piece in pieces]
+        blocks = [stretch.block for stretch in stretches]
+        if at_once is not None:
+            blocks = [max(blocks)] * len(blocks)
+
+        def alike(n: int) -> tuple[int, int]:
+            return len(stretches[n].given), blocks[n]
+
         # Equal given tokens are read once, and nothing is padded.
-        order = sorted(
-            range(len(pieces)), key=lambda n: (len(pieces[n].given), pieces[n].given, n)
-        )
+        order = sorted(range(len(pieces)), key=lambda n: (alike(n), pieces[n].given, n))
         walks: dict[int, SegmentationWalk] = {}
 
         def work(index: Sequence[int]) -> list[SegmentationWalk]:
@@ -400,6 +405,7 @@ class TokensScorer(NetworkScorer):
                 [stretches[n] for n in index],
                 estimator.plan,
                 [stream_key(options.seed, f"\0{names[n]}") for n in index],
+                blocks[index[0]],
             )
             return search.run()
 
@@ -415,8 +421,7 @@ class TokensScorer(NetworkScorer):
 
         texts = at_once or max(1, self._rows // max(1, options.num_samples))
         while order:
-            given = len(pieces[order[0]].given)
-            batch = [n for n in order[:texts] if len(pieces[n].given) == given]
+            batch = [n for n in order[:texts] if alike(n) == alike(order[0])]
             for index, new in self._memory_of_walks.in_batches(
                 batch, len(batch), work, size, refusal
             ):

@@ -1,14 +1,17 @@
-"""Segmentations of texts under search, extended by one token at a time.
+"""Segmentations of texts under search, extended by several tokens at a time.
 
-A beam keeps the largest products of the probability so far and the canonical score of
-the rest; the canonical segmentation is always kept. Draws follow the same product,
-each with random numbers of its own. Equal beginnings of segmentations, of one text or
-of several options of a question, are read once.
+Histories of a text, beginnings of segmentations, fall into groups: the passes of a
+filter, single draws, or one beam. A step extends each by one token and prunes every
+group to its width, ranking by log p so far and the look-ahead (``edges``). The first
+token of a block is scored by the network, the others by what it gives them after
+other beginnings. Then the network reads all blocks at once, and its scores take the
+place of these. Equal blocks after equal beginnings are read once.
+
+Pruning without bias may go by any ranks, so a filter's sums are unbiased whatever a
+block was ranked by.
 
 The loop differs from ``inference.steps``, whose histories of a text all take equally
-many steps: a segmentation ends after its own number of tokens and frees its slot in
-the beam. A step is a few operations on arrays of all texts together, by the lists of
-``inference.ragged``.
+many steps: a segmentation ends after its own number of tokens.
 """
 
 from __future__ import annotations
@@ -17,67 +20,75 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import fetched, sent
+from lm_latent_eval.compiled import Booleans, Floats, Integers
+from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.pruning import Places, thin_table
-from lm_latent_eval.inference.ragged import (
-    distinct_pairs,
-    expand_ranges,
-    invert_cdf,
-    ranked_within,
-    segment_logsumexp,
-)
 from lm_latent_eval.inference.streams import Streams
+from lm_latent_eval.networks.causal import PADDING
 from lm_latent_eval.networks.network import Network
-from lm_latent_eval.wrappers.tokens.edges import Floats, LatticeEdges, Stretch
-from lm_latent_eval.wrappers.tokens.lattice import OVERRUN
+from lm_latent_eval.wrappers.tokens.edges import (
+    LatticeEdges,
+    Stretch,
+    expanded,
+    expected_scores,
+    look_ahead,
+)
+
+NONE = -1
+"""Stand-in for an edge after the end of a segmentation."""
 
 
 @dataclass(frozen=True)
 class WalkPlan:
-    """Widths of the beam and of the passes, and the number of draws."""
+    """Groups of histories of a text, and how they are pruned."""
 
-    width: int | None
-    """Width of the beam; None keeps all, 0 is no search."""
-    num_draws: int = 0
-    passes: tuple[int, ...] = ()
-    """Widths of independent passes over all but the canonical segmentation, pruned
-    without bias."""
+    widths: tuple[int, ...] | None
+    """Largest number of histories of each group; None is one group that keeps all."""
+    thins: bool = False
+    """Whether to prune without bias, or to keep the best."""
+
+    @property
+    def num_groups(self) -> int:
+        return 1 if self.widths is None else len(self.widths)
 
 
 @dataclass(eq=False)
 class SegmentationWalk:
-    """Segmentations of a text that were found or drawn, except the canonical one."""
+    """Segmentations of a text that were found, except the canonical one."""
 
     stretch: Stretch
     pruned: bool
     """Whether any was dropped."""
     log_w: Floats
-    """Log p of each segmentation of the beam, or the sum of each pass, or log-weights
-    of draws (``-inf`` for the canonical one), nats."""
+    """Log p of each segmentation, or the estimated sum of each group if they are pruned
+    without bias, nats."""
 
 
-class _Spots(NamedTuple):
-    """Beginnings of segmentations of all texts, (S,) each, on the host."""
+class _Histories(NamedTuple):
+    """Beginnings of segmentations of all texts, (S,) each."""
 
-    text: Tensor
-    node: Tensor
+    group: Integers
+    node: Integers
     """Index among the nodes of all texts."""
-    log_p: Tensor
-    canonical: Tensor
-    searched: Tensor
-    """Mask of those that the beam keeps."""
-    log_f: Tensor
+    row: Integers
+    """Row of the reading at the beginning of the block."""
+    log_p: Floats
+    log_f: Floats
     """Log of the inverse survival probability, nats."""
+    canonical: Booleans
+    block: Integers
+    """Edges of the block, (S, n); ``NONE`` after an end."""
 
-    def of(self, index: Tensor) -> _Spots:
-        return _Spots(*(column[index] for column in self))
+    def of(self, index: Integers | Booleans) -> _Histories:
+        return _Histories._make(column[index] for column in self)
 
 
 class SegmentationSearch:
-    """Search for, or draws of, segmentations of several texts together."""
+    """Search for segmentations of several texts together."""
 
     def __init__(
         self,
@@ -85,253 +96,182 @@ class SegmentationSearch:
         stretches: Sequence[Stretch],
         plan: WalkPlan,
         keys: Sequence[int],
+        block: int,
     ) -> None:
         """Read the given tokens.
 
         Args:
             network: The causal LM.
             stretches: The texts, with equally many given tokens, at least one.
-            plan: Extent of search and draws.
+            plan: Extent of the search.
             keys: Keys of each text's random numbers.
+            block: Number of tokens of a block.
         """
         self.stretches, self.plan = stretches, plan
+        reader, copies = network.reader(wide=False), plan.num_groups
+        self._edges = LatticeEdges.of(stretches)
+        self._scores = expected_scores(reader, stretches, self._edges)
+        first, ends, _, nexts, *_ = self._edges
+        self._ahead = look_ahead(first, ends, nexts, self._scores)
+        self._uniforms = Streams(keys, copies)
+        self._room = np.repeat([stretch.room for stretch in stretches], copies)
+        self._widths = np.tile(plan.widths or (), len(stretches)).astype(np.int64)
         roots = {stretch.given: None for stretch in stretches}
         row_of = {given: row for row, given in enumerate(roots)}
-        given = sent(torch.tensor([*roots]), network.device)
-        self._reading = network.reader(wide=False).begin(given)
-        copies = max(1, len(plan.passes))
-        rows = torch.tensor([row_of[stretch.given] for stretch in stretches])
-        self._row = rows.repeat_interleave(copies)
-        """Row of the reading of each active spot."""
-        self._edges = LatticeEdges.of(stretches)
-        self._log_psi = self._edges.look_ahead()
-        self._uniforms = Streams(keys, max(1, plan.num_draws, copies))
-        room = torch.tensor([stretch.room for stretch in stretches])
-        self._room = room.repeat_interleave(copies)
-        self._widths = torch.tensor(plan.passes).repeat(len(stretches))
-        texts = torch.arange(len(stretches) * copies)
-        start = self._edges.start.repeat_interleave(copies)
-        zeros = torch.zeros(len(texts), dtype=torch.float64)
-        same = torch.ones_like(texts, dtype=torch.bool)
-        self._active = _Spots(
-            texts, start, zeros, same, same & (plan.width != 0), zeros
+        self._reading = reader.begin(sent(torch.tensor([*roots]), network.device))
+        groups = np.arange(len(stretches) * copies)
+        zeros = np.zeros(len(groups))
+        self._active = _Histories(
+            groups,
+            np.repeat(self._edges.start, copies),
+            np.repeat([row_of[stretch.given] for stretch in stretches], copies),
+            zeros,
+            zeros,
+            zeros == 0,
+            np.empty((len(groups), 0), np.int64),
         )
+        # All beginnings are read token by token: most go on in several ways.
+        self._block = 1 if plan.widths is None else block
         self._depth = 0
-        # Canonical tokens; -2 past the end.
-        self._canonical = torch.full(
-            (len(stretches), 1 + max(len(one.canonical) for one in stretches)), -2
-        )
-        for text, one in enumerate(stretches):
-            self._canonical[text, : len(one.canonical)] = torch.tensor(one.canonical)
-        self._canonical = self._canonical.repeat_interleave(copies, 0)
-        self._pruned = torch.zeros_like(same)
-        self._ended: list[_Spots] = []
-        self._spot = texts.repeat_interleave(plan.num_draws)
-        """Active spot of each draw; -1: it has ended."""
-        self._same = torch.ones_like(self._spot, dtype=torch.bool)
-        """Mask of draws that are canonical so far."""
-        self._log_w = torch.zeros(len(self._spot), dtype=torch.float64)
+        self._pruned = zeros > 0
+        self._ended: list[_Histories] = []
 
     def run(self) -> list[SegmentationWalk]:
         """Extend all to their ends."""
-        while True:
-            rows, tokens = self._step(self._reading.log_p)
-            if not len(rows):
-                return self._finished()
-            in_order = torch.equal(rows, torch.arange(len(self._reading.log_p)))
-            device = self._reading.reader.device
-            rows, tokens = sent(torch.stack([rows, tokens]), device)
-            self._reading.read(tokens[:, None], None if in_order else rows)
+        while len(self._active.node):
+            self._extend_by_block()
+        return self._finished()
 
-    def _step(self, log_p: Tensor) -> tuple[Tensor, Tensor]:
-        """Extend by one token.
+    def _extend_by_block(self) -> None:
+        active, ended = self._active, list[_Histories]()
+        for place in range(self._block):
+            active = self._extended(active, first=place == 0)
+            self._depth += 1
+            done = self._edges.ends[active.node]
+            ended.append(active.of(done & ~active.canonical))
+            active = self._pruned_to_width(active.of(~done))
+            if not len(active.node):
+                break
+        longest = place + 1
+        ended = [one._replace(block=_filled(one.block, longest)) for one in ended]
+        both = _Histories._make(map(np.concatenate, zip(active, *ended, strict=True)))
+        both = self._read(both)
+        possible = both.log_p > -np.inf
+        done = self._edges.ends[both.node]
+        self._ended.append(both.of(possible & done))
+        rest = both.of(possible & ~done)
+        self._active = rest._replace(block=rest.block[:, :0])
 
-        Args:
-            log_p: Next-token log-probabilities of each row of the reading, nats, (R,
-                V).
-
-        Returns:
-            The rows that continue, and the token of each, (R',).
-        """
-        now, edges = self._active, self._edges
-        edge, spot = expand_ranges(edges.first[now.node], edges.first[now.node + 1])
-        fits = edges.fewest[edge] + self._depth < self._room[now.text[spot]]
-        if not bool(fits.all()):
-            edge, spot = edge[fits], spot[fits]
-        given = self._given(log_p, self._row[spot], edge)
-        possible = given > -torch.inf
-        if not bool(possible.all()):
-            edge, spot, given = edge[possible], spot[possible], given[possible]
-        kept, drawn, chosen = now.searched[spot], spot[:0], spot[:0]
-        if self.plan.num_draws:
-            score = given + self._log_psi[edge]
-            log_q = score - segment_logsumexp(score, spot, len(now.text))[spot]
-            drawn, chosen = self._draw(log_q, spot)
-            self._log_w[drawn] += given[chosen] - log_q[chosen]
-            kept = kept.index_fill(0, chosen, True)
-        edge, spot = edge[kept], spot[kept]
-        after = now.of(spot)
-        tokens = edges.tokens[edge]
-        last = self._canonical.shape[1] - 1
-        canonical = self._canonical[after.text, min(self._depth, last)]
-        after = _Spots(
-            after.text,
-            edges.nexts[edge],
-            after.log_p + given[kept],
-            after.canonical & (tokens == canonical),
-            after.searched,
-            after.log_f,
-        )
-        at = (kept.cumsum(0) - 1)[chosen]
-        self._same[drawn] = after.canonical[at]
-        self._depth += 1
-        ended = edges.ends[after.node]
-        if self.plan.passes:
-            searched, log_f = self._thinned(after, ended)
-            after = after._replace(log_f=log_f)
+    def _extended(self, now: _Histories, *, first: bool) -> _Histories:
+        """Extend histories by every edge that can follow."""
+        edges = self._edges
+        edge, of = expanded(edges.first[now.node], edges.first[now.node + 1])
+        fits = edges.fewest[edge] + self._depth < self._room[now.group[of]]
+        edge, of = edge[fits], of[fits]
+        if first:
+            given = edges.log_p(self._reading.log_p, now.row[of], edge)
+            possible = given > -np.inf
+            edge, of, given = edge[possible], of[possible], given[possible]
         else:
-            searched = self._pruned_to_width(after, ended)
-        (rest,) = (searched.index_fill(0, at, True) & ~ended).nonzero(as_tuple=True)
-        new_spot = torch.full_like(after.text, -1)
-        new_spot[rest] = torch.arange(len(rest))
-        self._spot.fill_(-1)
-        self._spot[drawn] = new_spot[at]
-        self._active = after._replace(searched=searched).of(rest)
-        row, token, which = distinct_pairs(
-            self._row[spot[rest]], tokens[rest], log_p.shape[1]
+            given = self._scores[edge]
+        after = now.of(of)
+        return after._replace(
+            node=edges.nexts[edge],
+            log_p=after.log_p + given,
+            canonical=after.canonical & edges.canonical[edge],
+            block=np.concatenate([after.block, edge[:, None]], 1),
         )
-        slot = _slots(row)
-        self._row = slot[which]
-        order = torch.empty_like(slot)
-        order[slot] = torch.arange(len(slot))
-        return row[order], token[order]
 
-    def _given(self, log_p: Tensor, row: Tensor, edge: Tensor) -> Tensor:
-        """Log p of edges after rows, nats, on the host."""
-        tokens = self._edges.tokens[edge]
-        if not len(self._edges.overrun):
-            return _picked(log_p, row, tokens)
-        (over,) = (tokens == OVERRUN).nonzero(as_tuple=True)
-        if not len(over):
-            return _picked(log_p, row, tokens)
-        first, end = (self._edges.overrun_first[edge[over] + n] for n in range(2))
-        index, which = expand_ranges(first, end)
-        row = torch.cat([row, row[over][which]])
-        tokens = tokens.clamp_min(0)  # entries of OVERRUN are replaced below
-        given = _picked(log_p, row, torch.cat([tokens, self._edges.overrun[index]]))
-        given, more = given[: len(edge)], given[len(edge) :]
-        return given.index_copy(0, over, segment_logsumexp(more, which, len(over)))
+    def _pruned_to_width(self, active: _Histories) -> _Histories:
+        """Prune every group to its width.
 
-    def _draw(self, log_q: Tensor, spot: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw the edges of active draws; return these draws and their choices."""
-        counts = spot.bincount(minlength=len(self._active.text))
-        active = self._spot >= 0
-        alive = active & (counts[self._spot.clamp_min(0)] > 0)
-        # All continuations are too long or impossible.
-        self._log_w[active & ~alive] = -torch.inf
-        (drawn,) = alive.nonzero(as_tuple=True)
-        uniform = self._uniforms(self._depth).flatten(0, 1)[drawn, 0]
-        chosen = invert_cdf(log_q.exp(), spot, len(counts), self._spot[drawn], uniform)
-        return drawn, chosen
-
-    def _pruned_to_width(self, after: _Spots, ended: Tensor) -> Tensor:
-        """Keep the most probable spots of each beam; return their mask."""
-        searched = after.searched
-        done = searched & ended & ~after.canonical
-        if bool(done.any()):
-            self._ended.append(after.of(done))
-        if not self.plan.width:
-            return searched
-        (active,) = (searched & ~ended).nonzero(as_tuple=True)
-        text = after.text[active]
-        counts = text.bincount(minlength=len(self.stretches))
-        if int(counts.max()) <= self.plan.width:
-            return searched
-        rank = after.log_p[active] + self._edges.log_rest[after.node[active]]
-        rank = rank.masked_fill(after.canonical[active], torch.inf)
-        order, place = ranked_within(text, rank)
-        dropped = active[order[place >= self.plan.width]]
-        self._pruned |= counts > self.plan.width
-        return searched.index_fill(0, dropped, False)
-
-    def _thinned(self, after: _Spots, ended: Tensor) -> tuple[Tensor, Tensor]:
-        """Prune each pass to its width without bias; return the mask and log f.
-
-        The canonical segmentation is a separate term and takes no slot.
+        The canonical segmentation is a separate term, and always kept.
         """
-        done = ended & ~after.canonical
-        if bool(done.any()):
-            self._ended.append(after.of(done))
-        (active,) = (~ended & ~after.canonical).nonzero(as_tuple=True)
-        group = after.text[active]
-        counts = group.bincount(minlength=len(self._widths))
-        searched, log_f = torch.ones_like(ended), after.log_f
-        if not bool((counts > self._widths).any()):
-            return searched, log_f
+        (other,) = np.nonzero(~active.canonical)
+        group = active.group[other]
+        counts = np.bincount(group, minlength=len(self._room))
+        if self.plan.widths is None or (counts <= self._widths).all():
+            return active
         self._pruned |= counts > self._widths
-        rank = after.log_p[active] + after.log_f[active]
-        rank = rank + self._edges.log_rest[after.node[active]]
-        first = counts.cumsum(0) - counts
-        order = group.argsort(stable=True)
-        column = torch.arange(len(active)) - first[group[order]]
-        table = rank.new_full((len(counts), int(counts.max())), -torch.inf)
+        rank = (active.log_p + active.log_f + self._ahead[active.node])[other]
+        order = group.argsort(kind="stable")
+        first = counts.cumsum() - counts
+        column = np.arange(len(other)) - first[group[order]]
+        table = np.full((len(counts), counts.max()), -np.inf)
         table[group[order], column] = rank[order]
-        uniform = self._uniforms(self._depth).flatten(0, 1)[:, 0].contiguous()
-        width, nothing = self._widths.numpy(), torch.zeros(len(counts)).double().numpy()
-        places = Places(width, width, nothing, nothing > 0)
-        kept, log_kept = map(
-            torch.from_numpy, thin_table(table.numpy(), places, uniform.numpy())
-        )
-        used = log_kept > -torch.inf
-        pass_of, _ = used.nonzero(as_tuple=True)
-        chosen = active[order[first[pass_of] + kept[used]]]
-        searched = searched.index_fill(0, active, False).index_fill(0, chosen, True)
-        log_f = log_f.index_add(0, chosen, log_kept[used])
-        return searched, log_f
+        kept, log_kept = self._kept(table)
+        of, _ = used = np.nonzero(log_kept > -np.inf)
+        chosen = other[order[first[of] + kept[used]]]
+        log_f = active.log_f.copy()
+        log_f[chosen] += log_kept[used]
+        index = np.sort(np.append(chosen, np.flatnonzero(active.canonical)))
+        return active._replace(log_f=log_f).of(index)
+
+    def _kept(self, table: Floats) -> tuple[Integers, Floats]:
+        """Columns that each group keeps, and what their weights are multiplied by."""
+        if self.plan.thins:
+            uniform = self._uniforms(self._depth).flatten(0, 1)[:, 0].numpy()
+            nothing = np.zeros(len(table))
+            places = Places(self._widths, self._widths, nothing, nothing > 0)
+            return thin_table(table, places, np.ascontiguousarray(uniform))
+        order = (-table).argsort(1, kind="stable")[:, : self._widths.max()]
+        rank = np.take_along_axis(table, order, 1)
+        return order, np.where(rank > -np.inf, 0.0, -np.inf)
+
+    def _read(self, histories: _Histories) -> _Histories:
+        """Replace the expected scores of blocks by the network's; return their rows.
+
+        The network reads all of a block that something follows, and all but the last
+        token of one at whose end a text ends.
+        """
+        block, edges = histories.block, self._edges
+        goes_on = ~edges.ends[histories.node]
+        written = block != NONE
+        size = written.sum(1)
+        length = int((size - ~goes_on).max(initial=0))
+        if not length:
+            return histories
+        asked = goes_on[:, None] | (np.arange(block.shape[1]) < size[:, None] - 1)
+        tokens = np.where(asked & written, edges.token(block.clip(0)), PADDING)
+        tokens = tokens[:, :length]
+        key = np.concatenate([histories.row[:, None], tokens], 1)
+        rows, which = np.unique(key, axis=0, return_inverse=True)
+        which = which.reshape(-1)
+        log_p = self._read_on(rows[:, 0], rows[:, 1:])
+        (of, place) = np.nonzero(written[:, 1:])
+        edge = block[of, place + 1]
+        flat = log_p.flatten(0, 1)
+        given = edges.log_p(flat, which[of] * length + place, edge)
+        more = np.bincount(of, given - self._scores[edge], len(block))
+        return histories._replace(log_p=histories.log_p + more, row=which)
+
+    def _read_on(self, rows: Integers, tokens: Integers) -> Tensor:
+        """Read tokens after rows, (R, n); return log p of what follows, (R, n, V)."""
+        same = np.array_equal(rows, np.arange(len(self._reading.log_p)))
+        device = self._reading.reader.device
+        both = np.concatenate([rows[:, None], tokens], 1)
+        index = sent(torch.from_numpy(both), device)
+        return self._reading.read(index[:, 1:], None if same else index[:, 0])
 
     def _finished(self) -> list[SegmentationWalk]:
-        num_texts, copies = len(self.stretches), max(1, len(self.plan.passes))
-        group, log_p = torch.zeros(0).long(), torch.zeros(0).double()
+        copies = self.plan.num_groups
+        group, log_p = np.zeros(0, np.int64), np.zeros(0)
         if self._ended:
-            group = torch.cat([spots.text for spots in self._ended])
-            log_p = torch.cat([spots.log_p + spots.log_f for spots in self._ended])
-        if self.plan.passes:
-            log_w = segment_logsumexp(log_p, group, num_texts * copies)
-            parts = log_w.view(num_texts, copies).unbind()
-        elif self.plan.num_draws:
-            log_w = self._log_w.masked_fill(self._same, -torch.inf)
-            parts = log_w.view(num_texts, -1).unbind()
+            group = np.concatenate([ended.group for ended in self._ended])
+            log_p = np.concatenate([ended.log_p + ended.log_f for ended in self._ended])
+        if self.plan.thins:
+            sums = np.full(len(self._room), -np.inf)
+            np.logaddexp.at(sums, group, log_p)
+            parts = [*sums.reshape(-1, copies)]
         else:
-            order = group.argsort(stable=True)
-            sizes = group.bincount(minlength=num_texts).tolist()
-            parts = log_p[order].split(sizes)
-        pruned = self._pruned.view(num_texts, copies).any(1).tolist()
+            parts = [log_p[group == text] for text in range(len(self.stretches))]
+        pruned = self._pruned.reshape(-1, copies).max(1)
         return [
-            SegmentationWalk(stretch, cut, log_w.numpy())
+            SegmentationWalk(stretch, bool(cut), log_w)
             for stretch, cut, log_w in zip(self.stretches, pruned, parts, strict=True)
         ]
 
 
-def _slots(row: Tensor) -> Tensor:
-    """Slot of each of R rows: that of its parent row, if free.
-
-    Args:
-        row: Parent of each, non-decreasing, (R,).
-
-    Example:
-        >>> _slots(torch.tensor([0, 0, 2, 7]))
-        tensor([0, 1, 2, 3])
-    """
-    slot = torch.full_like(row, -1)
-    stays = row < len(row)
-    stays[1:] &= row[1:] != row[:-1]
-    slot[stays] = row[stays]
-    free = torch.ones_like(stays)
-    free[row[stays]] = False
-    slot[~stays] = free.nonzero()[:, 0]
-    return slot
-
-
-def _picked(log_p: Tensor, row: Tensor, token: Tensor) -> Tensor:
-    row, token = sent(torch.stack([row, token]), log_p.device)
-    return fetched(log_p[row, token])[0].double()
+def _filled(block: Integers, length: int) -> Integers:
+    """Fill blocks up to a length with ``NONE``."""
+    return np.pad(block, ((0, 0), (0, length - block.shape[1])), constant_values=NONE)

@@ -14,14 +14,15 @@ from tokenizers import processors
 
 from lm_latent_eval.estimators import Bound, MissedSupportError
 from lm_latent_eval.scoring.answer import MissedTextsError
+from lm_latent_eval.wrappers.tokens.edges import BEFORE, Stretch
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from tests import tiny_causal
 from tests.means import weights_are_of
 from tests.wrappers import asking
 
 TEXTS = ("aabab", "baaabb", "abbaab")
-TOKENS_READ = {1: 158, 3: 566}
-"""Of so many texts, K = 26: rows that the network is given after its first pass."""
+TOKENS_READ = {1: 2804, 3: 8326}
+"""Of so many texts, K = 26: tokens that the network is given with blocks."""
 TEXT = TEXTS[0]
 TOKENS = {"a": 0, "b": 1, "ab": 2, "ba": 3, "aab": 4, tiny_causal.END: 5}
 
@@ -137,23 +138,46 @@ def test_errors_of_passes_hold(spread):
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_what_texts_ask_of_the_network(model, number):
-    """A pass of their canonical tokens; then a call a token, of all of them together.
+def test_what_texts_ask_of_the_network(number):
+    """Two passes of canonical tokens, short contexts, then a call for a block of four.
 
     Counted, never timed. When it gets cheaper, lower ``TOKENS_READ``.
     """
-    texts = ["b" * n + "abbaabab" * 3 for n in range(number)]
+    model = SegmentedLM(tiny_causal.network(tiny_causal.letters(), positions=256))
+    texts = ["b" * n + "abbaabab" * 25 for n in range(number)]
+    encode = model.network.tokenizer.encode
+    assert {Stretch((), None, (*encode(t),), (), 0).block for t in texts} == {4}
     with asking.watched(model.network.model) as shapes:
         answers(model, texts, num_samples=26, batch_size=128)
-    once, *walk = shapes
-    encode = model.network.tokenizer.encode
-    assert once == (number, max(len(encode(text)) for text in texts))
-    assert {tokens for _, tokens in walk} == {1}
-    assert len(walk) <= max(map(len, texts))
-    # The canonical one is beside them.
-    assert max(rows for rows, _ in walk) <= (26 + 1) * number
-    # A tenth more is let pass: which draws begin alike follows from rounding.
-    assert sum(rows for rows, _ in walk) <= 1.1 * TOKENS_READ[number]
+    begin = shapes.index((1, 1))
+    before, walk = shapes[:begin], shapes[begin + 1 :]
+    whole = (number, max(len(encode(text)) for text in texts))
+    assert before[:2] == [whole, whole]
+    assert all(tokens <= BEFORE + 2 for _, tokens in before[2:])
+    assert sum(rows for rows, _ in before[2:]) < max(map(len, texts)), "each once"
+    assert {tokens for _, tokens in walk[:-1]} == {4}
+    assert len(walk) <= max(map(len, texts)) / 4 + 1
+    # A tenth more is let pass: which histories begin alike follows from rounding.
+    read = sum(rows * tokens for rows, tokens in walk)
+    assert read <= 1.1 * TOKENS_READ[number]
+
+
+@pytest.mark.parametrize("estimator", ["dpf", "is"])
+def test_a_network_that_forgets_is_summed_without_error(end, estimator):
+    """The look-ahead is then log p of the rest, and all weights are p(x)."""
+    model = SegmentedLM(tiny_causal.network(tiny_causal.letters(), positions=256))
+    with torch.no_grad():
+        model.network.model.transformer.ln_f.weight.zero_()
+    texts = ["aabab", "abbaabab" * 15]
+    found = answers(model, texts, estimator=estimator, num_samples=13, end=end)
+    truth = [a.estimate for a in answers(model, texts[:1], estimator="exact", end=end)]
+    assert found[0].estimate.log_evidence == pytest.approx(truth[0].log_evidence)
+    for answer in found:
+        estimate = answer.estimate
+        assert estimate.bound is not Bound.EXACT, "premise: most are dropped"
+        assert estimate.log_evidence > answer.canonical + 0.1, "premise"
+        expected = [estimate.log_evidence] * len(estimate.log_weights)
+        assert estimate.log_weights == pytest.approx(expected, abs=1e-9)
 
 
 # -- tokens of probability zero -------------------------------------------------------
