@@ -13,12 +13,14 @@ words of small letters, with at most ``--most`` beginnings of tokenizations.
 from __future__ import annotations
 
 import argparse
+import math
 import platform
 import random
 import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from causal_lm import END, batches, loss
@@ -28,6 +30,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lm_latent_eval.inference.discrete import DEGREES
 from lm_latent_eval.networks.network import Network
+from lm_latent_eval.scoring.answer import Answer
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.wrappers.tokens.lattice import SegmentationLattice
@@ -76,6 +79,8 @@ def word_piece(texts: list[str]) -> Tokenizer:
     return built
 
 
+ROUNDING = 1e-4
+"""Nats that float32 may move an exact sum by."""
 KINDS: dict[str, Callable[[list[str]], Tokenizer]] = {
     "byte-level BPE": byte_level,
     "Unigram": unigram,
@@ -136,29 +141,47 @@ def beginning(model: SegmentedLM, text: str, most: int) -> str:
     return " ".join(parts)
 
 
-def measured(model: SegmentedLM, texts: list[str], samples: int, most: int) -> str:
-    """Return cells: what the canonical tokens miss, and errors true and printed."""
+class Errors(NamedTuple):
+    """What is printed and true of a text, nats."""
+
+    gap: float
+    """Log p less that of the usual tokens."""
+    half_width: float
+    """Of the 95 % interval; infinite where no error is printed."""
+    error: float
+    """Of log p, without its sign."""
+
+
+def measured(
+    model: SegmentedLM, texts: list[str], samples: int, most: int
+) -> list[Errors]:
     queries = [Query(n, f"text/{n}", text) for n, text in enumerate(texts)]
 
-    def estimates(**options: object) -> list[tuple[float, float | None, float]]:
-        scorer = model.scorer(options, quiet=True)
-        answers = sorted(scorer.score_texts(queries), key=lambda one: one.index)
-        found = [(one.estimate, one.canonical or 0.0) for one in answers]
-        return [(one.log_evidence, one.stderr, plain) for one, plain in found]
+    def answers(**options: object) -> list[Answer]:
+        scored = model.scorer(options, quiet=True).score_texts(queries)
+        return sorted(scored, key=lambda answer: answer.index)
 
-    exact = estimates(estimator="exact", max_segmentations=most)
-    found = estimates(num_samples=samples)
-    gaps = [log_p - plain for log_p, _, plain in exact]
-    errors = [abs(a[0] - b[0]) for a, b in zip(found, exact, strict=True)]
-    halves = [REACH * one[1] for one in found if one[1] is not None]
-    refuted = sum(
-        error > REACH * one[1] + 1e-4
-        for error, one in zip(errors, found, strict=True)
-        if one[1] is not None
-    )
-    cells = [f"{statistics.median(gaps):.3f}", f"{samples}", f"{len(halves)}"]
-    cells += [f"{refuted}", f"{statistics.median(halves):.5f}"]
-    return " | ".join([*cells, f"{statistics.median(errors):.5f}"])
+    exact = answers(estimator="exact", max_segmentations=most)
+    found = []
+    for answer, truth in zip(answers(num_samples=samples), exact, strict=True):
+        log_p, stderr = truth.estimate.log_evidence, answer.estimate.stderr
+        found.append(
+            Errors(
+                log_p - (truth.canonical or 0.0),
+                math.inf if stderr is None else REACH * stderr,
+                abs(answer.estimate.log_evidence - log_p),
+            )
+        )
+    return found
+
+
+def cells(found: list[Errors]) -> str:
+    gaps, halves, errors = zip(*found, strict=True)
+    refuted = sum(one.error > one.half_width + ROUNDING for one in found)
+    printed = sum(map(math.isfinite, halves))
+    medians = [statistics.median(column) for column in (gaps, halves, errors)]
+    gap, half, error = (f"{median:.5f}" for median in medians)
+    return f"{len(found)} | {printed} | {refuted} | {gap} | {half} | {error}"
 
 
 def main() -> None:
@@ -173,16 +196,20 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"{platform.machine()}, torch {torch.__version__}\n")
     texts, test = ([*map(words, read_texts(f))] for f in (args.data, args.test))
-    print("| network | gap | K | printed | refuted | median half-width | error |")
-    print("|---|---|---|---|---|---|---|")
+    print("| network | K | texts | printed | refuted | gap | half-width | error |")
+    print("|---|---|---|---|---|---|---|---|")
+    every: dict[int, list[Errors]] = {samples: [] for samples in args.samples}
     for name, build in KINDS.items():
         for flat in (False, True):
             model = trained(build(texts), texts, flat=flat)
             short = [beginning(model, one, args.most) for one in test[: args.texts]]
+            kind = f"{name}, {'flat' if flat else 'peaked'}"
             for samples in args.samples:
-                cells = measured(model, short, samples, args.most)
-                kind = "flat" if flat else "peaked"
-                print(f"| {name}, {kind} | {cells} |", flush=True)
+                found = measured(model, short, samples, args.most)
+                every[samples] += found
+                print(f"| {kind} | {samples} | {cells(found)} |", flush=True)
+    for samples, found in every.items():
+        print(f"| all | {samples} | {cells(found)} |")
 
 
 if __name__ == "__main__":
