@@ -110,7 +110,9 @@ class SegmentationSearch:
         self.stretches, self.plan = stretches, plan
         reader, copies = network.reader(wide=False), plan.num_groups
         self._edges = LatticeEdges.of(stretches)
-        self._scores = expected_scores(reader, stretches, self._edges)
+        self._scores = np.zeros(len(self._edges.nexts))
+        if plan.widths is not None:
+            self._scores = expected_scores(reader, stretches, self._edges)
         first, ends, _, nexts, *_ = self._edges
         self._ahead = look_ahead(first, ends, nexts, self._scores)
         self._uniforms = Streams(keys, copies)
