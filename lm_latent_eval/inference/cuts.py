@@ -176,7 +176,8 @@ class Thinned:
     def worth(self) -> Tensor:
         """The share of a group's total that is worth a place, (B, R) float64."""
         share = (-widened(self.doubt)).exp()[:, None] / torch.tensor(self.widths)
-        return share.clamp_min(torch.finfo(share.dtype).tiny)
+        # The number of places that a total is worth fits into an int64.
+        return share.clamp_min(1e-18)
 
     def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """Choose by threshold and systematic sampling, on the host.

@@ -65,8 +65,6 @@ CHECKS, NARROWER = 3, 2
 Passes a fourth as wide differ by their own noise more than by what wide ones miss."""
 DEGREES = PASSES - 1 + CHECKS - 1
 """Of freedom of a variance that passes and narrower ones tell."""
-FEW_WORDS = 10
-"""In longer texts, where more may be missed, smaller shares are worth a place."""
 LONG_WORDS, LONGEST = 100, 300
 """In texts of more words, whose errors add up, more places are used at least, by the
 square of how many times as many words they have, no more than the second number."""
@@ -230,8 +228,9 @@ class DiscreteFilter(Estimator):
         if was_cut is not None:
             (whole,) = fetched(~was_cut.expand(-1, number))
         factor = _places_factor(words)
-        unsure = words.clamp(FEW_WORDS, LONGEST) / FEW_WORDS * factor.square()
-        doubt = proposal.word_cost(q) + unsure.log()
+        # Each of its words may be the one that was not expected.
+        chances = words.clamp(1, LONGEST) * factor.square()
+        doubt = proposal.word_cost(q) + chances.log()
         cut = Thinned(tuple(widths), uniforms, whole, doubt, factor, checks)
         return proposal.search(q, cut, score)
 

@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.pruning import (
     Intervals,
     Items,
@@ -104,6 +106,19 @@ def test_each_choice_survives_by_its_share(width, share):
     worth = {what: math.exp(rank[what]) * mean for what, mean in weight.items()}
     exact = sum(math.exp(value) for value in rank.values())
     assert sum(worth.values()) == pytest.approx(exact)
+
+
+def test_ranks_that_may_be_wrong_by_anything_use_all_places():
+    runs, intervals = runs_of(LISTS), intervals_of(HISTORIES)
+    width, one = 3, torch.ones(1)
+    cut = Thinned((width,), lambda t: one, one > 0, 1000 * one, one)
+    places = places_of(width, 1, cut.worth.item())
+    items, whole = listed(runs, intervals, places, True)
+    assert len(items.rank) < len(ranks_of(runs, intervals)), "premise: as above"
+    keys = np.arange(len(items.rank), dtype=np.uint64)
+    places = places._replace(whole=whole)
+    kept = thin(runs, intervals, items, keys, places, np.array([[0.5, 0.5]]))
+    assert len(kept.log_f) == width
 
 
 def test_a_table_is_cut_as_a_list_is():
