@@ -52,6 +52,7 @@ FURTHER = {
     ("kglm", "beam adapted"): _LINKED,
     **{("lda", f"beam {q}"): _ADDED for q in ("document", "adapted", "prior")},
     **{("hmm", f"beam {which}"): _ADDED for which in ("posterior", "prior")},
+    ("tokens", "beam ahead"): "look-ahead sums over all segmentations of the rest",
 }
 """Likewise -> why a search finds more."""
 GONE = {
