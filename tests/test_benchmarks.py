@@ -12,6 +12,7 @@ from tests.conftest import PROJECT
 SMALLEST = {
     "estimators": "--texts 1 --kinds shuffled --methods is,2 --reference is,3",
     "throughput": "--texts 1 --num-samples 2 --estimator is",
+    "price": "--texts 1 --models EntityNLM --words 5",
     "verdicts": "--trials 20 --only clusters",
 }
 """Arguments of what takes seconds; of others nothing but their help is asked for."""
