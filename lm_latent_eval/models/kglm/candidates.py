@@ -27,9 +27,9 @@ FEW = 1 << 10
 """Number of remaining nodes up to which all are states of a text. More are drawn as
 one, so estimates of texts that mention them unnamed vary."""
 
-LINKED, HUB = 64, 256
-"""The most nodes of a text that only an edge suggests, and the most edges of a node
-that suggests them."""
+LINKED = 64
+"""The most nodes of a text that only an edge suggests. ``benchmarks/large_world.py``
+measures what these limits lose."""
 
 
 def candidates_of(batch: TokenBatch, graph: KnowledgeGraph) -> Tensor:
@@ -109,12 +109,10 @@ def _with_linked(
         graph: The graph.
     """
     owner, node = key // graph.num_nodes, key % graph.num_nodes
-    start, end = graph.edge_range(node)
-    (few,) = (end - start <= HUB).nonzero(as_tuple=True)
-    edge, which = expand_ranges(start[few], end[few])
-    tail, text = graph.tail(edge), owner[few[which]]
+    edge, which = expand_ranges(*graph.edge_range(node))
+    tail, text = graph.tail(edge), owner[which]
     linked, edge_to = torch.unique(text * graph.num_nodes + tail, return_inverse=True)
-    shared = torch.zeros_like(linked).index_add(0, edge_to, matches[few[which]])
+    shared = torch.zeros_like(linked).index_add(0, edge_to, matches[which])
     new = (linked % graph.num_nodes != NO_ENTITY) & ~torch.isin(linked, key)
     linked, shared = linked[new], shared[new]
     order, rank = ranked_within(linked // graph.num_nodes, shared)

@@ -16,6 +16,7 @@ from lm_latent_eval.compiled import Booleans, Floats, Integers, Keys
 from lm_latent_eval.inference.cuts import Cut, Thinned
 from lm_latent_eval.inference.table_search import Listing, Taken, each_its_own
 from lm_latent_eval.models.kglm.candidates import (
+    FEW,
     candidates_of,
     others_than,
     with_twisted,
@@ -49,13 +50,6 @@ from lm_latent_eval.models.kglm.tables import (
     with_nodes,
 )
 
-AT_ONCE = 64
-"""Nodes that are not listed: where no more are left than this, all are scored as soon
-as one is met."""
-
-SMALL = 1 << 12
-"""Nodes and edges of a graph that are all listed where there are no words to score."""
-
 ROUNDING = 1e-9
 """Logarithms of equal numbers differ by less."""
 
@@ -81,7 +75,7 @@ class WalkTables:
     def nodes(self) -> Tensor:
         """States of each text, as ``candidates_of`` has them, (B, 1 + C)."""
         graph, batch, twist = self.scores.graph, self.scores.batch, self.scores.twist
-        if graph.num_nodes + graph.num_edges <= SMALL:
+        if graph.num_nodes <= FEW:  # and there are no words to score
             return torch.arange(graph.num_nodes).expand(len(batch.inputs), -1)
         nodes = candidates_of(batch, graph)
         return nodes if twist is None else with_twisted(nodes, twist)
@@ -283,8 +277,6 @@ class TextWalks:
         if not missing.any():
             return state
         more = nodes[torch.from_numpy(missing)].unique()
-        left = others_than(torch.from_numpy(known), self.scores.graph.num_nodes)
-        more = left if len(left) <= AT_ONCE else more
         self.renew(with_nodes(self.tables, self.scores, more, listed=listed))
         return self.states(nodes)
 
