@@ -69,10 +69,10 @@ FEWEST = 40
 LEAST_USED = 1 / 32
 """Share of W that is used at least, so that wider groups err less in any text."""
 LEAST_SHARE = 1e-3
-"""Of p: a twentieth of what one of 50 draws moves an estimate by."""
+"""Share of p: a twentieth of what one of 50 draws moves an estimate by."""
 CUT_LANE, CHOICE_LANE, MERGE_LANE = 0, 1, 2
-"""Which of a step's random numbers cuts, which draws within a class of choices, and
-which one of those that go on alike."""
+"""Random numbers of a step that thin, that draw within a class of choices, and that
+draw one of merged histories."""
 
 
 class OneGroup:
@@ -115,7 +115,7 @@ class Fading(OneGroup):
 
     width: int
     log_share: Tensor
-    """Of each text so far, nats, (B,): at the beginning 0."""
+    """Log share of each text's mass that was kept so far, nats, (B,)."""
 
     @property
     def faded(self) -> Tensor:
@@ -123,7 +123,7 @@ class Fading(OneGroup):
         return self.log_share < math.log(LEAST_SHARE)
 
     def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """Choose the best; what is given up has a weight of zero."""
+        """Keep the best choices; all others get a weight of zero."""
         index = best_of(rank, min(self.width, rank.shape[1]))
         log_share = rank.gather(1, index).logsumexp(1) - rank.logsumexp(1)
         # Where nothing is possible, nothing is lost.
@@ -152,14 +152,14 @@ class Thinned:
     uniforms: Uniforms
     """Step -> (B, R, 4): of each group."""
     whole: Tensor
-    """Of which groups all choices fit so far, (B, R) bool."""
+    """Mask of groups whose choices have all fitted so far, (B, R) bool."""
     doubt: Tensor
-    """By how much ranks may be wrong, nats, (B,)."""
+    """Error that ranks may have, nats, (B,)."""
     places_factor: Tensor
-    """How many times as many places each text uses at least, for its length, (B,)."""
+    """Factor of the places that each text uses at least, by its length, (B,)."""
     num_checks: int = 0
-    """How many groups, the last ones, check the others: they are ranked by another
-    look-ahead, where there is one."""
+    """Number of groups, the last ones, that check the others, ranked by another
+    look-ahead if there is one."""
 
     @property
     def groups(self) -> int:

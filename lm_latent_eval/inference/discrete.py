@@ -64,12 +64,12 @@ CHECKS, NARROWER = 3, 2
 """Passes of each kind that check the estimate, and how many times narrower they are.
 Passes a fourth as wide differ by their own noise more than by what wide ones miss."""
 DEGREES = PASSES - 1 + CHECKS - 1
-"""Of freedom of a variance that passes and narrower ones tell."""
+"""Degrees of freedom of the variance that passes and narrower passes have together."""
 LONG_WORDS, LONGEST = 100, 300
 """In texts of more words, whose errors add up, more places are used at least, by the
 square of how many times as many words they have, no more than the second number."""
 LIKELY = 0.5
-"""How far the estimate is likely to miss, a standard error, over how far it is from a
+"""Ratio of the estimate's standard error to its distance from a
 check. Were it all noise, of a variance of one over W, it would be 0.48: that of the
 difference is 1 + 2 * 5 / 3 times the estimate's."""
 LEAST_ERROR = 0.3
@@ -121,10 +121,10 @@ class Weights(NamedTuple):
     passes: Tensor
     """Logarithms of independent unbiased estimates of p(x), (..., R) nats."""
     narrow: Tensor
-    """Those of narrower passes, (..., C)."""
+    """Log estimates of p(x) by half as wide passes, nats, (..., C)."""
     other: Tensor
-    """Those of narrower passes that look ahead otherwise, (..., C); ``-inf``: there
-    are none."""
+    """Log estimates of p(x) by half as wide passes with another look-ahead, nats,
+    (..., C); ``-inf`` if the model has none."""
     mark: Tensor
     """0 where passes left nothing out, else ``-inf``, (..., 1)."""
 
@@ -135,7 +135,7 @@ class Weights(NamedTuple):
 
     @property
     def grown(self) -> float:
-        """Return what the estimate is above that of the narrower passes, nats."""
+        """Return the estimate less that of the half as wide passes, nats."""
         return (log_evidence(self.passes) - log_evidence(self.narrow)).item()
 
     @property
