@@ -1,7 +1,7 @@
 """Which prompt carries an answer: a small network on questions of arc_easy's form.
 
-``python benchmarks/prompts.py DIR`` trains a GPT-2 on the facts of WebNLG (shared/data)
-in four wordings, and writes into DIR the network, 300 of the facts as questions in the
+``python benchmarks/prompts.py DIR`` trains a GPT-2 on the facts of WebNLG (in the
+folder ``LATENT_EVAL_DATA``) in four wordings, and writes into DIR the network, 300 of the facts as questions in the
 place of arc_easy's data, and a mixture of five prompts. It prints what to run there.
 """
 
@@ -149,7 +149,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     folder = parser.parse_args().directory
-    data = Path(os.environ.get("LATENT_EVAL_DATA", "../shared/data")).resolve()
+    data = Path(os.environ["LATENT_EVAL_DATA"])
     torch.manual_seed(0)
     random.seed(0)
     known = facts(data / "webnlg" / "train.jsonl")
