@@ -1,8 +1,9 @@
 """Which prompt carries an answer: a small network on questions of arc_easy's form.
 
 ``python benchmarks/prompts.py DIR`` trains a GPT-2 on the facts of WebNLG (in the
-folder ``LATENT_EVAL_DATA``) in four wordings, and writes into DIR the network, 300 of the facts as questions in the
-place of arc_easy's data, and a mixture of five prompts. It prints what to run there.
+folder ``LATENT_EVAL_DATA``) in four wordings, and writes into DIR the network, 300 of
+the facts as questions in the place of arc_easy's data, and a mixture of five prompts.
+It prints what to run there.
 """
 
 from __future__ import annotations
