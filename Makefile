@@ -37,8 +37,9 @@ demo: $(stamp) ## Score the demonstration with stock lm_eval, and explain the nu
 test: lint docs $(ngram) ## Lint, check types, build the documentation, run every test.
 	$(bin)/pytest $(PYTEST_ARGS)
 
-# The rooms that differ from main, as ROOM names them: lm_latent_eval/ROOM and its tests.
-ROOM ?= $(sort $(basename $(shell git diff --name-only main -- lm_latent_eval tests | cut -d/ -f2)))
+# The rooms that differ from main, as ROOM names them: lm_latent_eval/ROOM and its tests. Each model is one.
+ROOM ?= $(sort $(basename $(shell git diff --name-only main -- lm_latent_eval tests | \
+  awk -F/ '{print ($$2 == "models" && NF > 3 ? $$2 "/" $$3 : $$2)}')))
 tests_of_rooms = $(wildcard $(foreach room,$(ROOM),tests/$(room) tests/$(room).py tests/test_$(room).py))
 
 quick: lint ## Lint, check types, and test the rooms that differ from main, or those of ROOM="a b".
