@@ -27,7 +27,7 @@ from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.models.lda.modeling import LDA
-from lm_latent_eval.scoring.budget import budget_of
+from lm_latent_eval.scoring.budget import method_of
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
@@ -137,7 +137,7 @@ def trials(kind: Kind, options: ScoringOptions, seeds: int) -> Iterator[Trial]:
     for seed in range(MODELS):
         model = kind.build(seed, SPREADS[seed % len(SPREADS)])
         proposal = model.proposal()
-        method = budget_of(options, model.estimators, proposal=proposal).method
+        method = method_of(options, model.estimators, proposal)
         draw = random.Random(seed)
         for n in range(TEXTS):
             words = draw.choices([UNKNOWN, 4, 5], k=draw.randint(*kind.words))

@@ -61,7 +61,7 @@ from lm_latent_eval.scoring.texts import Query, Text
 from lm_latent_eval.text.corpora import read_texts
 from lm_latent_eval.text.files import digest
 
-METHODS = ("auto,20", "auto,100", "mixed,100", "mixed,400", "beam,1600", "is,1000")
+METHODS = ("auto,20", "auto,100", "beam,1600", "is,1000")
 KINDS = ("as they are", "fragments", "shuffled", "names replaced", "lower case")
 REFERENCE = "dpf,16000"
 EXACT = "exact,1"

@@ -26,7 +26,7 @@ from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Estimator, Texts
 from lm_latent_eval.latent import Proposal
-from lm_latent_eval.scoring.budget import budget_of
+from lm_latent_eval.scoring.budget import method_of
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.scorer import Scorer
 from lm_latent_eval.scoring.texts import Query
@@ -82,7 +82,7 @@ def main() -> None:
     for name in asked.models:
         model, texts = batches(name, asked.texts, asked.words)
         default, other = model.proposal(), model.proposal(PROPOSALS[name])
-        method = budget_of(options, model.estimators, proposal=default).method
+        method = method_of(options, model.estimators, default)
         plain = ImportanceSampling(method.num_samples + method.beside)
         with torch.inference_mode():
             found = [

@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="texts, as `estimate` reads them")
     parser.add_argument("--texts", type=int, default=24)
     parser.add_argument("--num-samples", type=int, nargs="+", default=[100])
-    parser.add_argument("--estimator", nargs="+", default=["is", "mixed"])
+    parser.add_argument("--estimator", nargs="+", default=["is", "auto"])
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--threads", action="store_true", help="one over two")
     args = parser.parse_args()

@@ -26,7 +26,6 @@ from lm_latent_eval.inference import (
     BeamMarginalization,
     DiscreteFilter,
     ImportanceSampling,
-    Mixed,
     ParticleFilter,
 )
 from lm_latent_eval.inference.annealing import log_evidence_from_above
@@ -88,7 +87,6 @@ def estimates(
             name = f"importance sampling, {proposal}"
             yield name, size, of(ImportanceSampling(size), proposal)
         yield "beam, adapted", size, of(BeamMarginalization(size), "adapted")
-        yield "mixed, document", size, of(Mixed(size), "document")
         yield "auto, document", size, of(DiscreteFilter(4 * size), "document")
         yield "particle filter, adapted", size, of(ParticleFilter(size), "adapted")
         for proposal in ("prior", "document"):

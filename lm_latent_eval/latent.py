@@ -106,11 +106,9 @@ class Beam:
     origin: Tensor
     """Index of the latent of the text so far that each continues, (B, K); 0 at the
     beginning."""
-    log_q: Tensor | None = None
-    """log q(z_k | x) in nats, (B, K) float64, where the search computes it; unused
-    slots are ignored. None: ``log_prob`` computes it."""
     log_p: Tensor | None = None
-    """log p(x, z_k) in nats likewise. None: ``log_joint`` computes it."""
+    """log p(x, z_k) in nats, (B, K) float64, where the search computes it; unused
+    slots are ignored. None: ``log_joint`` computes it."""
     cut: Tensor | None = None
     """Whether latents of a text may have been left out, (B,) bool: the beam was full
     after some step. None: of every text."""
@@ -248,7 +246,7 @@ class Reader(ABC):
         """
         raise ValueError(
             "estimator=ais redraws each decision given all others, which a "
-            f"{type(self).__name__} has no closed form for: use auto, mixed, is or smc"
+            f"{type(self).__name__} has no closed form for: use auto, is or smc"
         )
 
 
@@ -397,23 +395,13 @@ class Proposal(Reader):
     def beam(self, encoded: Any, width: int, score: Tensor | None = None, /) -> Beam:
         """Find up to ``width`` distinct latents; every one if they fit.
 
-        Optional: beams, ``mixed`` and ``exact`` need it, draws do not. ``score``
+        Optional: beams and ``exact`` need it, draws do not. ``score``
         (B, K') is that of the latents of the text so far, if there is any.
         """
         raise ValueError(
             f"the proposal {self.name!r} has no beam: its latents can be drawn, and "
             "neither listed nor ranked. Use is or smc"
         )
-
-    def beam_and_sample(
-        self, encoded: Any, width: int, uniforms: Uniforms, num_samples: int, /
-    ) -> tuple[Beam, Draws]:
-        """Return what ``beam`` finds and ``sample`` draws of whole texts.
-
-        Overridden where both cost less at once. The search may then be given up where
-        it holds next to nothing of p, which does not depend on the draws.
-        """
-        return self.beam(encoded, width), self.sample(encoded, uniforms, num_samples)
 
     @property
     def left_to_right(self) -> Proposal:

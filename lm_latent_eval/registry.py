@@ -89,7 +89,6 @@ ESTIMATORS = Registry(
     "lm_latent_eval.estimators",
     "estimator",
     {
-        "mixed": "lm_latent_eval.inference.mixed:Mixed",
         "is": "lm_latent_eval.inference.importance:ImportanceSampling",
         "beam": "lm_latent_eval.inference.beam:BeamMarginalization",
         "dpf": "lm_latent_eval.inference.discrete:DiscreteFilter",

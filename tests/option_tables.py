@@ -29,8 +29,8 @@ HEAD = """\
 An option has one name everywhere:
 
 ```bash
-lm_eval --model latent --model_args pretrained=DIR,num_samples=1e3,target_stderr=0.01
-lm-latent-eval estimate DIR --num-samples 1e3 --target-stderr 0.01
+lm_eval --model latent --model_args pretrained=DIR,num_samples=1e3,seed=1
+lm-latent-eval estimate DIR --num-samples 1e3 --seed 1
 ```
 
 A warning names options without effect. This page is made by

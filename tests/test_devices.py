@@ -114,7 +114,7 @@ def of_models(device: str, narrow: bool) -> Iterator[tuple[str, Run]]:
 def _whole_texts(case: Case, method, proposal) -> torch.Tensor:
     text = [*case.some_words(WORDS), END]
     log_w = case.log_weights(method, proposal, [text, text[1:]])
-    return log_w.masked_fill(log_w < -1e30, torch.nan)  # marks of ``mixed``
+    return log_w.masked_fill(log_w < -1e30, torch.nan)  # marks of ``dpf``
 
 
 @torch.no_grad()
@@ -238,7 +238,7 @@ def test_every_run_has_a_bound():
     assert built(SIMULATED).keys() == COSTS.keys()
 
 
-SELDOM = {"ais", "beam", "dpf", "mixed", "smc"}
+SELDOM = {"ais", "beam", "dpf", "smc"}
 """Estimators that are run with KGLM, and with the others nightly."""
 
 

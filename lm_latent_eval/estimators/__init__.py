@@ -33,19 +33,16 @@ from lm_latent_eval.estimators.corpus_estimate import (
     CorpusRate,
     EstimateColumns,
 )
-from lm_latent_eval.estimators.diagnostics import missing_mass, pareto_k
+from lm_latent_eval.estimators.diagnostics import pareto_k
 from lm_latent_eval.estimators.estimate import Bound, Estimate, MissedSupportError
 from lm_latent_eval.estimators.importance import (
-    degrees_of_freedom,
     effective_sample_size,
     enough_samples,
     influences,
     log_evidence,
     log_grid,
-    log_normal_stderr,
     log_ratio_stderr,
     relative_variance,
-    required_num_samples,
     sample_size_curve,
     stderr,
     stderr_of_log_normal,

@@ -1,8 +1,4 @@
-r"""Diagnostics of draws: Pareto k of the weights, and the missing mass.
-
-Pareto k is the tail index of the weights that were drawn. The missing mass is the share
-of p(x) that draws are likely not to have met at all, judged by a search.
-"""
+r"""Pareto k: the tail index of the weights that were drawn."""
 
 from __future__ import annotations
 
@@ -123,79 +119,3 @@ def _generalized_pareto_shape(excess: NDArray[np.float64]) -> float:
     mean = (b * weight).sum() / weight.sum()
     shape = np.log1p(-mean * excess).mean()
     return float((n * shape + 10 * 0.5) / (n + 10))
-
-
-TIE = 2.0**-10
-"""Nats. Weights as near as this are in the order in which the search has them: where q
-is nearly right all are, and rounding would order them otherwise in every batch."""
-
-MOST_UNSEEN = 0.99
-"""Share of p(x) that draws may be expected to miss where an error is still given."""
-LITTLE, MOST_OF_LITTLE = 0.1, 0.5
-"""Share of p(x) below which a search may not stand for the rest, and the largest u that
-is accepted then."""
-LARGEST = 0.5
-"""The largest error of a logarithm, nats, that the delta method can be asked for."""
-
-
-def missing_mass(
-    log_p: Tensor, log_w: Tensor, num_draws: int, log_evidence: float
-) -> float:
-    r"""Return the share of p(x) that draws are likely to miss, judged by a search.
-
-    A search finds distinct latents B, of which p and q are both known. Order them by
-    their weight w = p(x, z) / q(z | x), the largest first, and let F_j be the share of
-    p(B) on the first j of them, G_j what q gives to the like of them in all of p(x).
-    N draws meet none of these with probability exp(-N G_j), and then miss a share F_j:
-
-    .. math:: u = \max_j F_j \exp(-N G_j / 2)
-
-    the root mean square of that loss for the j for which it is worst. It does not grow
-    beyond any bound, as the variance of the weights does where q is nearly zero, and
-    it does not need a draw: where q cannot see what p pays for, u is near 1, whatever
-    the draws say of themselves.
-
-    Args:
-        log_p: log p(x, z) of the latents found, distinct, nats, shape ``(W,)``;
-            ``-inf`` in places that are not used.
-        log_w: Their log-weights log p(x, z) - log q(z | x), nats, shape ``(W,)``;
-            ``+inf`` where q is zero.
-        num_draws: N.
-        log_evidence: Estimated log p(x), nats. What was found stands for the rest:
-            where it is a hundredth of p(x), q gives a hundred times as much to its
-            like.
-
-    Returns:
-        From 0 to 1; 1 if nothing was found: then nothing is known.
-
-    Raises:
-        TypeError: If ``log_p`` is not a floating-point tensor.
-        ValueError: If a probability is NaN or ``+inf``.
-
-    Example:
-        Half of p lies where ten draws never come.
-
-        >>> import torch
-        >>> log_p = torch.tensor([0.25, 0.25]).log()
-        >>> log_q = torch.tensor([0.5, 1e-9]).log()
-        >>> round(missing_mass(log_p, log_p - log_q, 10, log_evidence=-0.7), 3)
-        0.5
-        >>> nothing = torch.tensor([-torch.inf])
-        >>> missing_mass(nothing, nothing, 10, log_evidence=-0.7)
-        1.0
-
-    Reference:
-        Ours. The error that draws cannot show is that of Chatterjee and Diaconis
-        (2018): N below exp(KL(p(z|x) || q)).
-    """
-    checked_weights(log_p)
-    found = ~log_p.isneginf()
-    if not found.any():
-        return 1.0
-    steps = (in_float64(log_w[found]) / TIE).round()
-    order = steps.argsort(descending=True, stable=True).to(log_w.device)
-    log_p, log_w = in_float64(log_p[found][order]), in_float64(log_w[found][order])
-    share = log_p.softmax(0).cumsum(0)
-    log_found = min(log_p.logsumexp(0).item() - log_evidence, 0.0)
-    like = (log_p - log_w - log_found).logcumsumexp(0).exp()
-    return min((share * (-num_draws / 2 * like).exp()).max().item(), 1.0)

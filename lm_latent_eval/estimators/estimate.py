@@ -14,11 +14,7 @@ from torch import Tensor
 from lm_latent_eval.devices import in_float64
 from lm_latent_eval.estimators.checks import checked_weights
 from lm_latent_eval.estimators.diagnostics import (
-    LARGEST,
-    LITTLE,
     MIN_PARETO_SAMPLES,
-    MOST_OF_LITTLE,
-    MOST_UNSEEN,
     pareto_k,
 )
 from lm_latent_eval.estimators.importance import (
@@ -406,50 +402,6 @@ class Estimate:
                 (factor.draws_stderr, factor.draws_degrees) for factor in factors
             ),
         )
-
-    def checked(self, unseen: float, found: float, *, same: bool = True) -> Self:
-        r"""Return the estimate with the error of draws and of their missing mass.
-
-        .. math:: \mathrm{se}^2 = \mathrm{se}_\text{draws}^2 + \log^2 (1 - u)
-
-        If draws miss a share u of p(x), log p-hat is too low by -log(1 - u). What the
-        search has summed is not missed, so this is cautious; but how much it has left
-        is known from draws alone, and those that miss much say that little is left.
-
-        Args:
-            unseen: u, see ``missing_mass``.
-            found: Share of the estimate that the search found.
-            same: Whether the search went by the proposal that was drawn from.
-
-        Returns:
-            The estimate; its ``stderr`` is None where u is above ``MOST_UNSEEN``, which
-            is to say that search and draws contradict each other (``MOST_OF_LITTLE``
-            where the search found ``LITTLE``); where that of the draws is above
-            ``LARGEST``: the delta method cannot find larger ones than 1; and where
-            draws are of another proposal than the search went by, which may not see
-            what it did not find, and that is more than ``LITTLE``.
-
-        Example:
-            >>> import torch
-            >>> log_w = torch.tensor([0.2, 0.2, 0.3]).log()
-            >>> estimate = Estimate.from_log_weights(log_w, num_tokens=3)
-            >>> round(estimate.draws_stderr, 3)
-            0.117
-            >>> round(estimate.checked(0.01, found=0.99).stderr, 3)
-            0.117
-            >>> round(estimate.checked(0.4, found=0.8).stderr, 3)
-            0.524
-            >>> estimate.checked(0.4, found=0.5, same=False).stderr is None
-            True
-            >>> estimate.checked(0.999, found=0.99).stderr is None
-            True
-        """
-        most = MOST_UNSEEN if found >= LITTLE else MOST_OF_LITTLE
-        known = unseen <= most and self.draws_stderr <= LARGEST
-        error = None
-        if known and (same or found >= 1 - LITTLE):
-            error = math.hypot(self.draws_stderr, math.log1p(-unseen))
-        return replace(self, stderr=error)
 
     def bounded_above(self, other: Self) -> Self:
         r"""Add an upper bound of log p(x), where the estimate has an error.

@@ -173,49 +173,13 @@ def effective_sample_size(log_w: Tensor) -> Tensor:
     return size.clamp(1, num_samples).masked_fill(total == 0, 0)
 
 
-def log_normal_stderr(log_w: Tensor) -> float:
-    r"""Return the standard error of the log-evidence were the weights log-normal.
-
-    .. math::
-        \mathrm{se}^2 = \log\Bigl(1 + \frac{e^{s^2} - 1}{K}\Bigr), \qquad
-        s = Q_{0.8413}(\log w) - Q_{0.5}(\log w)
-
-    The largest weights of a heavy right tail are seldom among a few draws, and
-    :func:`stderr` is too small without them. Two quantiles are, and s is the standard
-    deviation that they are apart by where log-weights are normal.
-
-    Args:
-        log_w: Log-weights in nats, shape ``(K,)``.
-
-    Returns:
-        Nats; 0 where fewer than half of the weights are positive, since then nothing
-        is known of how far apart they are.
-
-    Example:
-        >>> round(log_normal_stderr(torch.arange(-50, 51) / 50), 4)  # s = 0.6826
-        0.0762
-
-    Reference:
-        Fenton (1960), for the sum of log-normal variables.
-    """
-    num_samples = checked_weights(log_w)
-    # Not between two weights, of which one may be zero, and of any number of weights,
-    # which ``torch.quantile`` is not.
-    ordered = in_float64(log_w).sort().values
-    places = (round(level * (num_samples - 1)) for level in (0.5, 0.8413))
-    median, above = (ordered[place] for place in places)
-    if median == -torch.inf:
-        return 0.0
-    return stderr_of_log_normal((above - median).square(), num_samples)
-
-
 def stderr_of_log_normal(variance: Tensor, num_samples: int) -> float:
-    """Return the standard error of the log-evidence of K log-normal weights.
+    r"""Return the standard error of the log-evidence of K log-normal weights.
 
-    See :func:`log_normal_stderr`.
+    .. math:: \mathrm{se}^2 = \log\Bigl(1 + \frac{e^{s^2} - 1}{K}\Bigr)
 
     Args:
-        variance: Of the log-weights, square nats, shape ``()``.
+        variance: s^2, of the log-weights, square nats, shape ``()``.
         num_samples: K.
 
     Returns:
@@ -224,42 +188,14 @@ def stderr_of_log_normal(variance: Tensor, num_samples: int) -> float:
     Example:
         >>> round(stderr_of_log_normal(torch.tensor(1.0), 5), 4)
         0.5435
+
+    Reference:
+        Fenton (1960), for the sum of log-normal variables.
     """
     others = torch.full_like(variance, num_samples - 1).log()
     # log((e^v + K - 1) / K), which is 0 or more but for rounding.
     log_mean = torch.logaddexp(variance, others) - math.log(num_samples)
     return log_mean.clamp_min(0).sqrt().item()
-
-
-def degrees_of_freedom(log_w: Tensor) -> float:
-    r"""Return the effective degrees of freedom of the variance of K weights.
-
-    .. math:: \nu = \min\Bigl(\frac{2 K}{\kappa - 1},\; K - 1\Bigr)
-
-    with :math:`\kappa` their kurtosis, which is 3 of normal ones: the variance of the
-    variance of K independent weights is :math:`(\kappa - 1) / K` times its square.
-
-    Args:
-        log_w: Log-weights in nats, shape ``(K,)``, one of them above ``-inf``.
-
-    Returns:
-        At least 1, and K - 1 where no weight stands out.
-
-    Example:
-        >>> degrees_of_freedom(torch.tensor([1.0, 2.0, 3.0, 4.0]).log())
-        3.0
-        >>> round(degrees_of_freedom(torch.tensor([0.1] * 19 + [3.0]).log()), 2)
-        2.35
-
-    Reference:
-        Satterthwaite (1946).
-    """
-    deviation = torch.expm1(in_float64(log_w) - log_evidence(log_w))
-    square, fourth = deviation.square().mean().item(), deviation.pow(4).mean().item()
-    most, beyond = max(len(log_w) - 1.0, 1.0), fourth - square**2
-    if beyond <= 0:
-        return most
-    return min(max(2 * len(log_w) * square**2 / beyond, 1.0), most)
 
 
 def log_ratio_stderr(log_w: Tensor, log_w_prefix: Tensor) -> Tensor:
@@ -407,65 +343,3 @@ def enough_samples(num_samples: int, draws_stderr: float, texts_stderr: float) -
     rounding = 1 - 1e-12
     wanted = (draws_stderr / texts_stderr / WORTH_LESS) ** 2
     return max(1, math.ceil(num_samples * wanted * rounding))
-
-
-def required_num_samples(
-    pilot_log_w: Tensor, target_stderr: float, *, maximum: int, minimum: int = 2
-) -> Tensor:
-    r"""Choose K so that the log-evidence has about the target standard error.
-
-    .. math::
-        K = \Bigl\lceil \frac{1}{\epsilon^2} \cdot
-        \frac{1}{K_0} \sum_{k=1}^{K_0} \Bigl(\frac{w_k}{\bar w} - 1\Bigr)^2
-        \Bigr\rceil, \qquad K_{\min} \le K \le K_{\max}
-
-    Draw K *fresh, independent* samples afterwards and report those alone. Given the
-    pilot, K is then a constant, p-hat is unbiased and the certificate holds. The
-    pilot's weights must not enter the number, and drawing must not stop because the
-    running estimate or its error looks good: with a stopping time tau that looks at
-    the draws, Wald's identity E[sum of the first tau weights] = p E[tau] gives
-
-    .. math:: E[\hat p_\tau] = p - \mathrm{Cov}(\hat p_\tau, \tau) / E[\tau]
-
-    so a rule that stops early on draws that look high biases p-hat upwards, a little
-    for every input, and over a corpus the certificate fails. Stopping at a small
-    running standard error is such a rule where a weight is now and then (nearly) zero:
-    draws without one look precise and are too high. (Where weights have a long right
-    tail it errs downwards instead, on those that have not met the tail yet.)
-
-    K is biased downwards when the weights' tail is heavy: :math:`K_0` draws show a
-    relative variance of at most :math:`K_0 - 1`. That costs precision, never the
-    bound. Corpus-level aggregation needs one K for all inputs: take the largest.
-
-    Args:
-        pilot_log_w: The pilot's log-weights in nats, shape ``(..., K_0)``.
-        target_stderr: :math:`\epsilon`, nats, the standard error wanted of one
-            input's log-evidence.
-        maximum: The most samples that can be paid for.
-        minimum: The fewest, at least 1; 2 is the fewest with a standard error.
-
-    Returns:
-        K for each input, shape ``(...)``, int64; ``maximum`` where the pilot's weights
-        are all zero or it has only one draw, since then the variance is unknown.
-
-    Raises:
-        TypeError: If ``pilot_log_w`` is not a floating-point tensor.
-        ValueError: If the target is not positive and finite, the limits are not
-            1 <= minimum <= maximum, or a weight is NaN or ``+inf``.
-
-    Example:
-        >>> pilot = torch.tensor([[1.0, 3.0], [1.0, 1.0]], dtype=torch.float64)
-        >>> required_num_samples(pilot.log(), 0.05, maximum=10_000)  # 0.25 / 0.05^2
-        tensor([100,   2])
-    """
-    if not 0 < target_stderr < math.inf:
-        raise ValueError(f"target_stderr must be above 0; got {target_stderr}")
-    if not 1 <= minimum <= maximum:
-        raise ValueError(
-            "the limits must be 1 <= minimum <= maximum; "
-            f"got minimum {minimum}, maximum {maximum}"
-        )
-    # Not by the square, which can leave the range of numbers where K does not.
-    num_samples = relative_variance(pilot_log_w) / target_stderr / target_stderr
-    rounding = 1 - 1e-12  # so that a quotient of 100 + 1e-14 asks for 100, not 101
-    return (num_samples * rounding).ceil().clamp(minimum, maximum).to(torch.int64)

@@ -1,7 +1,7 @@
 """Inference: a model and a proposal in, an estimate out.
 
 - ``interface``: what an estimator is; an estimator a module: ``importance``, ``beam``
-  (and exact sums), ``mixed``, ``discrete``, ``smc``, ``annealing``;
+  (and exact sums), ``discrete``, ``smc``, ``annealing``;
 - ``steps``, ``unfolding``, ``cuts``: draws and searches of left-to-right latents;
 - ``particles``: weighted latents of a text that is read piece by piece; ``streams``:
   random numbers; ``ragged``: arrays;
@@ -18,7 +18,6 @@ from lm_latent_eval.inference.beam import BeamMarginalization, Exact
 from lm_latent_eval.inference.discrete import DiscreteFilter
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Estimator
-from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.smc import ParticleFilter
 from lm_latent_eval.options import one_of
 from lm_latent_eval.registry import ESTIMATORS

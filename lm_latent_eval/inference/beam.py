@@ -12,7 +12,7 @@ probability of one latent, a strict lower bound.
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ from lm_latent_eval.inference.particles import (
     with_mark,
 )
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Beam, Proposal
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,15 @@ class BeamMarginalization(Estimator):
         """
         q = encode(texts.proposal, texts.batch, before.proposal_state)
         score = None if before.proposal_state is None else before.log_q
-        beam = self.found(texts.proposal, q, score)
-        return continued(texts, q, beam, before), was_cut(beam)
-
-    def found(self, proposal: Proposal, q: Any, score: Tensor | None) -> Beam:
-        """Find latents, continuing those so far; ``score`` (B, K) nats, if any."""
+        proposal, width = texts.proposal, self.num_samples
         if self.recombines and isinstance(proposal, StepProposal):
-            return proposal.recombining_beam(q, self.num_samples, score)
-        return proposal.beam(q, self.num_samples, score)
+            beam = proposal.recombining_beam(q, width, score)
+        else:
+            beam = proposal.beam(q, width, score)
+        cut = beam.cut
+        if cut is None:
+            cut = torch.ones_like(beam.score[:, 0] > 0)
+        return continued(texts, q, beam, before), cut
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the bound of one text's log p(x), from log p(x, z) of shape (k,)."""
@@ -104,11 +104,6 @@ class BeamMarginalization(Estimator):
         return replace(whole, log_evidence=log_p, bound=Bound.NONE)
 
 
-def was_cut(beam: Beam) -> Tensor:
-    """Return whether latents of each text may have been left out, (B,) bool."""
-    return torch.ones_like(beam.score[:, 0] > 0) if beam.cut is None else beam.cut
-
-
 _BEAM = BeamMarginalization(1)
 
 
@@ -123,13 +118,7 @@ class Summed(Gathered):
     @property
     def log_w(self) -> Tensor:
         """Their log p, then whether they are all, see ``with_mark``, (B, 2)."""
-        return with_mark(self.parts[0].log_w.logsumexp(-1, keepdim=True), self.cut)
-
-    @property
-    def shares(self) -> list[Tensor]:
-        """There is one kind, whose share is all, also where p(x) is 0."""
-        log_w = self.parts[0].log_w
-        return [log_w.masked_fill(log_w.amax(-1, keepdim=True).isneginf(), 0.0)]
+        return with_mark(self.found.log_w.logsumexp(-1, keepdim=True), self.cut)
 
 
 def _summed(texts: Texts) -> tuple[Texts, bool]:
@@ -154,20 +143,20 @@ class Exact(Estimator):
 
     def extend(self, texts: Texts, after: Weighted | None) -> Summed:
         begun = after if isinstance(after, Summed) else None
-        particles = begun.parts[0] if begun else as_particles(after, texts)
+        particles = begun.found if begun else as_particles(after, texts)
         listed = isinstance(texts.proposal, StepProposal)
         if listed and texts.model.summation is None:
             whole = begun.cut if begun else torch.zeros(len(texts.keys)).bool()
 
             def read(piece: Texts, before: Summed) -> Summed:
-                found, cut = _EVERY.read(piece, before.parts[0])
-                return Summed((found,), sent(before.cut, cut.device) | cut)
+                found, cut = _EVERY.read(piece, before.found)
+                return Summed(found, sent(before.cut, cut.device) | cut)
 
-            return in_pieces(texts, Summed((particles,), whole), read)
+            return in_pieces(texts, Summed(particles, whole), read)
         summed, proven = _summed(texts)
         found = _BEAM.extend(summed, particles)
         here = torch.full_like(found.log_w[:, 0], not proven).bool()
-        return Summed((found,), here | begun.cut if begun else here)
+        return Summed(found, here | begun.cut if begun else here)
 
     def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return log p(x) of one text; a bound where that is not proven."""

@@ -197,8 +197,8 @@ def _check_beam(proposal: Proposal, q: Any, draws: Draws) -> Beam:
         _refuse(
             proposal,
             "beam",
-            "is missing, and estimators that search are offered: leave beam, mixed and "
-            "auto out of estimators",
+            "is missing, and estimators that search are offered: leave beam and auto "
+            "out of estimators",
         )
     beam = proposal.beam(q, MOST)
     drawn, found = parts_of(draws.latents), parts_of(beam.latents)
@@ -214,8 +214,8 @@ def _check_beam(proposal: Proposal, q: Any, draws: Draws) -> Beam:
         _refuse(
             proposal,
             "beam",
-            "lists real-valued latents, which cannot be counted: leave beam, mixed and "
-            "auto out of estimators",
+            "lists real-valued latents, which cannot be counted: leave beam and auto "
+            "out of estimators",
         )
     used = beam.score > -torch.inf
     paths = fingerprint(beam.latents)

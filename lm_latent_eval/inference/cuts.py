@@ -9,7 +9,6 @@ Scores that tie but for rounding are told apart by their order (``best_of``).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -68,71 +67,31 @@ FEWEST = 40
 """Places of the widest groups, at least: what looks hopeless may be ranked wrongly."""
 LEAST_USED = 1 / 32
 """Share of W that is used at least, so that wider groups err less in any text."""
-LEAST_SHARE = 1e-3
-"""Share of p: a twentieth of what one of 50 draws moves an estimate by."""
 CUT_LANE, CHOICE_LANE, MERGE_LANE = 0, 1, 2
 """Random numbers of a step that thin, that draw within a class of choices, and that
 draw one of merged histories."""
 
 
-class OneGroup:
-    """Base class of rules that keep the best of each text."""
+@dataclass(frozen=True)
+class Best:
+    """The W best of each text: a beam."""
 
     groups: ClassVar[int] = 1
     num_checks: ClassVar[int] = 0
     exhaustive: ClassVar[bool] = False
-    recombines: bool = False
     width: int
+    recombines: bool = False
+    """Whether one history stands for all that go on alike."""
 
     @property
     def widths(self) -> tuple[int, ...]:
         """W of the only group."""
         return (self.width,)
 
-
-@dataclass(frozen=True)
-class Best(OneGroup):
-    """The W best of each text: a beam."""
-
-    width: int
-    recombines: bool = False
-    """Whether one history stands for all that go on alike."""
-
     def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """Choose the best; nothing is random, and no weight changes."""
         index = best_of(rank, min(self.width, rank.shape[1]))
         return index, rank.new_zeros(index.shape)
-
-
-@dataclass
-class Fading(OneGroup):
-    """The W best of each text, while they hold any of its probability.
-
-    Where ranks are log p of what was read, the best hold a share of it that every cut
-    diminishes. A sum over latents that hold less than ``LEAST_SHARE`` is worth nothing
-    beside draws, so of those only the best one goes on.
-    """
-
-    width: int
-    log_share: Tensor
-    """Log share of each text's mass that was kept so far, nats, (B,)."""
-
-    @property
-    def faded(self) -> Tensor:
-        """Of which texts only the best goes on, (B,) bool."""
-        return self.log_share < math.log(LEAST_SHARE)
-
-    def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """Keep the best choices; all others get a weight of zero."""
-        index = best_of(rank, min(self.width, rank.shape[1]))
-        log_share = rank.gather(1, index).logsumexp(1) - rank.logsumexp(1)
-        # Where nothing is possible, nothing is lost.
-        self.log_share = self.log_share + log_share.nan_to_num(0.0)
-        if self.faded.all():
-            index = index[:, :1]
-        faded = self.faded[:, None] & (_columns(index) > 0)
-        index = torch.where(faded, index[:, :1], index)
-        return index, rank.new_zeros(index.shape).masked_fill(faded, -torch.inf)
 
 
 @dataclass
@@ -206,10 +165,5 @@ class Thinned:
         return sent(kept[0], device), sent(kept[1], device)
 
 
-Cut: TypeAlias = Best | Fading | Thinned
+Cut: TypeAlias = Best | Thinned
 """A rule that decides which choices survive a step: see ``Thinned``."""
-
-
-def _columns(like: Tensor) -> Tensor:
-    """Return the number of each column, as large as a table."""
-    return torch.arange(like.shape[1], device=like.device).expand_as(like)

@@ -97,22 +97,21 @@ class Passes(Gathered):
     @property
     def log_w(self) -> Tensor:
         """Weights as ``Weights`` reads them, (B, R + 2 C + 1) float64 nats."""
-        total = self.parts[0].log_w + self.log_f
+        total = self.found.log_w + self.log_f
         log_p = total.unflatten(-1, (self.cut.shape[1], -1)).logsumexp(-1)
         missing = PASSES + 2 * CHECKS - log_p.shape[1]
         log_p = F.pad(log_p, (0, missing), value=-torch.inf)
         return with_mark(log_p, self.cut[:, :PASSES].any(1))
 
     @property
-    def shares(self) -> list[Tensor]:
+    def shares(self) -> Tensor:
         """Weights of the latents; those of narrower passes predict nothing."""
-        weights = (self.parts[0].log_w + self.log_f).clone()
+        weights = (self.found.log_w + self.log_f).clone()
         weights[:, weights.shape[1] // self.cut.shape[1] * PASSES :] = -torch.inf
-        return [weights]
+        return weights
 
     def select(self, index: Tensor) -> Passes:
-        particles = self.parts[0].select(index)
-        return Passes((particles,), self.cut[index], self.log_f[index])
+        return Passes(self.found.select(index), self.cut[index], self.log_f[index])
 
 
 class Weights(NamedTuple):
@@ -218,7 +217,7 @@ class DiscreteFilter(Estimator):
         if not isinstance(proposal, SearchedProposal):
             raise ValueError(
                 f"estimator={self.name}: the proposal {proposal.name!r} does not list "
-                "its choices step by step; use mixed, is or smc"
+                "its choices step by step; use is or smc"
             )
         checks = CHECKS if proposal.checks else 0
         widths = [self.width] * PASSES + [self.narrow_width] * (CHECKS + checks)
@@ -248,7 +247,7 @@ class DiscreteFilter(Estimator):
             )
         if not isinstance(after, Passes):  # the beginning
             begin = as_particles(after, texts)
-            after = Passes((begin,), torch.zeros_like(begin.log_w) > 0, begin.log_w)
+            after = Passes(begin, torch.zeros_like(begin.log_w) > 0, begin.log_w)
         _, words = texts.batch.on_host
 
         def read(piece: Texts, before: Passes) -> Passes:
@@ -258,7 +257,7 @@ class DiscreteFilter(Estimator):
 
     def _thin(self, texts: Texts, before: Passes, words: Tensor) -> Passes:
         """Thin pieces, the tokens that follow, and weigh what survives."""
-        (old,) = before.parts
+        old = before.found
         q = encode(texts.proposal, texts.batch, old.proposal_state)
         begun = old.log_q.shape[1] > 1
         score = old.log_q if begun else None
@@ -268,7 +267,7 @@ class DiscreteFilter(Estimator):
             beam = replace(beam, origin=torch.zeros_like(beam.origin))
         particles = continued(texts, q, beam, old)
         log_f = kept.log_f + before.log_f.gather(1, beam.origin)
-        return Passes((particles,), before.cut | kept.cut, log_f)
+        return Passes(particles, before.cut | kept.cut, log_f)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""

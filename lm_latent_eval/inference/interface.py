@@ -146,7 +146,7 @@ class Estimator(ABC):
         """
         raise ValueError(
             f"estimator={self.name} takes whole texts, and this one goes on: use "
-            "auto, mixed, is or smc"
+            "auto, is or smc"
         )
 
     @abstractmethod

@@ -132,10 +132,9 @@ def with_mark(log_w: Tensor, cut: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Gathered(ABC):
-    """B texts with weighted latents of one kind or several, see ``Weighted``."""
+    """B texts with latents of which it is known whether they are all."""
 
-    parts: tuple[Particles, ...]
-    """The latents of each kind."""
+    found: Particles
     cut: Tensor
     """Whether latents of a text may have been left out, (B,) bool."""
 
@@ -145,39 +144,27 @@ class Gathered(ABC):
         """A row of numbers a text, as the estimator reads it."""
 
     @property
-    @abstractmethod
-    def shares(self) -> list[Tensor]:
-        """Log-weights of each kind as they add to p(x), (B, K) nats each."""
+    def shares(self) -> Tensor:
+        """Log-weights of the latents as they add to p(x), (B, K) nats."""
+        return self.found.log_w
 
     def select(self, index: Tensor) -> Self:
-        return type(self)(
-            tuple(part.select(index) for part in self.parts), self.cut[index]
-        )
+        return type(self)(self.found.select(index), self.cut[index])
 
     def ahead(
         self, model: LatentLM, inputs: Tensor, given: TokenBatch | None = None
     ) -> Self:
         """Read the last token of each text, (B,), as one predicts what follows it."""
-        read = (part.ahead(model, inputs, given) for part in self.parts)
-        return replace(self, parts=tuple(read))
+        return replace(self, found=self.found.ahead(model, inputs, given))
 
     def next_token(
         self, model: LatentLM, keys: Sequence[int], starts: Sequence[int]
     ) -> Tensor:
-        """Predict the next token of texts that have read ``ahead``, (B, words).
-
-        Each kind of latents predicts; they are mixed by their shares of p(x).
-        """
-        shares = self.shares
-        total = torch.stack([log_w.logsumexp(-1) for log_w in shares])
-        share = total.log_softmax(0).unsqueeze(-1)
-        predicted = [
-            replace(
-                part, log_w=log_w.masked_fill(log_w.amax(-1, True).isneginf(), 0.0)
-            ).next_token(model, keys, starts)
-            for part, log_w in zip(self.parts, shares, strict=True)
-        ]
-        return (share + torch.stack(predicted)).logsumexp(0)
+        """Predict the next token of texts that have read ``ahead``, (B, words)."""
+        log_w = self.shares
+        # Where p(x) is 0, all latents predict alike.
+        log_w = log_w.masked_fill(log_w.amax(-1, True).isneginf(), 0.0)
+        return replace(self.found, log_w=log_w).next_token(model, keys, starts)
 
 
 def not_negligible(mass: Tensor) -> Tensor:

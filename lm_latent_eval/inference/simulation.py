@@ -16,12 +16,13 @@ An estimate below and that bound above hold log p(x) between them on average, ho
 well or badly the proposal fits.
 
 Source: Grosse, Ghahramani and Adams (2015), "Sandwiching the marginal likelihood using
-bidirectional Monte Carlo", section 3; the sum over B is the control variate of
-:mod:`lm_latent_eval.inference.mixed`.
+bidirectional Monte Carlo", section 3; the sum over B is a control variate by
+stratification (Owen, 2013, section 8.4), one stratum of which is summed in whole.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,9 +30,9 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched, sent, widened
-from lm_latent_eval.estimators import log_evidence
+from lm_latent_eval.inference.beam import BeamMarginalization
+from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Texts
-from lm_latent_eval.inference.mixed import Mixed, Population
 from lm_latent_eval.inference.particles import (
     Particles,
     fingerprint,
@@ -194,12 +195,12 @@ def _drawn(log_p: Tensor, uniform: Tensor) -> Tensor:
     return invert_cdf(log_p.cpu().double().softmax(-1), uniform)
 
 
-def upper_bound(text: Texts, method: Mixed, latents: Latents) -> float:
+def upper_bound(text: Texts, number: int, latents: Latents) -> float:
     r"""Return :math:`\log \hat u(x)`, nats: on average log p(x) or more.
 
     Args:
         text: A whole text; by its proposal the other latents are found and drawn.
-        method: How many.
+        number: How many are found, and how many are drawn.
         latents: An exact draw from p(z | x), leading axes (1, 1).
 
     Raises:
@@ -208,17 +209,16 @@ def upper_bound(text: Texts, method: Mixed, latents: Latents) -> float:
     if not read_at_once(text):
         raise ValueError("the text is read in pieces: draw shorter ones")
     model, proposal, whole = text.model, text.proposal, replace(text, whole=True)
-    found = method.search.extend(whole, None)
-    drawn = method.sampling.extend(whole, None)
-    own = fingerprint(latents, torch.zeros_like(drawn.path[:, :1]))
-    if not bool(is_in(own, found.path, ~found.log_q.isneginf())):
+    found = BeamMarginalization(number, recombines=False).extend(whole, None)
+    drawn = ImportanceSampling(number).extend(whole, None)
+    used = ~found.log_q.isneginf()
+    path, log_w = drawn.path, drawn.log_w
+    own = fingerprint(latents, torch.zeros_like(path[:, :1]))
+    if not bool(is_in(own, found.path, used)):
         p, q = model.encode(text.batch), proposal.encode(text.batch)
         weight = widened(model.log_joint(p, latents)) - proposal.log_prob(q, latents)
-        drawn = replace(
-            drawn,
-            log_w=torch.cat([weight, drawn.log_w[:, 1:]], -1),
-            path=torch.cat([own, drawn.path[:, 1:]], -1),
-        )
-    unknown = torch.ones(1, dtype=torch.bool)
-    weights = method.unbiased(Population((found, drawn), unknown).log_w)
-    return log_evidence(weights).item()
+        log_w = torch.cat([weight, log_w[:, 1:]], -1)
+        path = torch.cat([own, path[:, 1:]], -1)
+    outside = log_w.masked_fill(is_in(path, found.path, used), -torch.inf)
+    every = outside.logsumexp(-1) - math.log(number)
+    return torch.logaddexp(found.log_w.logsumexp(-1), every).item()

@@ -13,8 +13,8 @@ on the host, or on the device with nothing to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,9 +24,6 @@ from lm_latent_eval.devices import sent, wide_zeros, widened
 from lm_latent_eval.inference.cuts import Cut, best_of
 from lm_latent_eval.inference.step_choices import Choices, Columns, Dense
 from lm_latent_eval.latent import Uniforms
-
-ResultT = TypeVar("ResultT")
-OtherT = TypeVar("OtherT")
 
 
 class Drawn(NamedTuple):
@@ -122,19 +119,6 @@ class DrawSteps(Unfolds, Protocol):
         ...
 
 
-class SharedSteps(Steps, DrawSteps, Protocol):
-    """Steps that are drawn and searched alike, and list for several runs at once."""
-
-    def foresee(self, states: Sequence[Any], t: int) -> None:
-        """List what z_t can be in all runs, before each asks for its own.
-
-        Args:
-            states: One of each run.
-            t: The step.
-        """
-        ...
-
-
 def draw_listed(
     steps: Steps,
     state: Any,
@@ -167,31 +151,8 @@ class Sampled(NamedTuple):
     """After the last step, if there was any."""
 
 
-def finished(run: Generator[Any, None, ResultT]) -> ResultT:
-    """Return what comes of a run after all its steps."""
-    while True:
-        try:
-            next(run)
-        except StopIteration as end:
-            result: ResultT = end.value
-            return result
-
-
-def side_by_side(
-    steps: SharedSteps,
-    one: Generator[Any, None, ResultT],
-    other: Generator[Any, None, OtherT],
-) -> tuple[ResultT, OtherT]:
-    """Make two runs over the same steps, each step for both at once."""
-    for t in range(steps.num_steps):
-        steps.foresee([next(one), next(other)], t)
-    return finished(one), finished(other)
-
-
-def sampling(
-    steps: DrawSteps, uniforms: Uniforms, origin: Tensor
-) -> Generator[Any, None, Sampled]:
-    """Draw latents of B texts, K each, and yield the state before every step.
+def sampled(steps: DrawSteps, uniforms: Uniforms, origin: Tensor) -> Sampled:
+    """Draw latents of B texts, K each.
 
     Args:
         steps: Of q.
@@ -202,7 +163,6 @@ def sampling(
     state, path, begun = steps.begin(None), [], origin
     log_q = wide_zeros(origin.shape, steps.length.device)
     for t in range(steps.num_steps):
-        yield state
         drawn = steps.draw(state, t, uniforms, None if t else origin)
         outside = (steps.length <= t)[:, None]
         log_step = widened(drawn.log_q)
@@ -234,25 +194,16 @@ class Found(NamedTuple):
     cut: Tensor
     """Whether any choice of a group was left out, (B, R) bool; of a beam, whether it
     was full after any step, which may not have listed what it would not keep."""
-    log_q: Tensor | None
-    """Log q of the piece, nats, (B, K) float64; None: not requested."""
 
 
-def searching(
-    steps: Steps,
-    cut: Cut,
-    score: Tensor | None = None,
-    *,
-    with_log_q: bool = False,
-) -> Generator[Any, None, Found]:
-    """Search for latents, cutting after every step; yield the state before each.
+def searched(steps: Steps, cut: Cut, score: Tensor | None = None) -> Found:
+    """Search for latents, cutting after every step.
 
     Args:
         steps: Of what is searched.
         cut: The rule that chooses which go on.
         score: Of the histories before the piece, nats, (B, K); None: there are none, or
             they are all worth the same.
-        with_log_q: Whether to add up log q, which the scores of every choice are then.
     """
     state = steps.begin(None)
     device, groups = steps.length.device, cut.groups
@@ -261,14 +212,13 @@ def searching(
     if score is None:
         score = wide_zeros((len(steps.length), steps.num_histories(state)), device)
     score = widened(sent(score, device))
-    log_f, log_q = torch.zeros_like(score), torch.zeros_like(score)
+    log_f = torch.zeros_like(score)
     links: list[Tensor] = []
     path: list[Columns] = []
     stay = _best_histories(score, cut)
     widths = sent(torch.tensor(cut.widths), device)
     left_out = (score > -torch.inf).unflatten(1, (groups, -1)).sum(2) > widths
     for t in range(steps.num_steps):
-        yield state
         choices = steps.choices(state, t, score, cut)
         going_on = (steps.length > t)[:, None]
         kept = _survivors(choices, score, cut, t, ~going_on, stay.shape[1] // groups)
@@ -283,21 +233,16 @@ def searching(
         path.append(tuple(c.masked_fill(~going_on, 0) for c in taken.columns))
         log_step = kept.log_f.masked_fill(~going_on, 0.0)
         log_f = log_f.gather(1, origin) + log_step
-        if with_log_q:
-            every = choices.log_p if choices.score is None else choices.score
-            log_step = choices.picked(every, origin, kept.choice)
-            log_q = log_q.gather(1, origin) + log_step.masked_fill(~going_on, 0.0)
         log_p = choices.picked(choices.log_p, origin, kept.choice) + kept.log_f
         after = (score.gather(1, origin) + log_p).masked_fill(~kept.used, -torch.inf)
         before = score.gather(1, stay).masked_fill(~used, -torch.inf)
         score = torch.where(going_on, after, before)
         stay = _every(score)
     if not links:
-        score, log_f, log_q = (x.gather(1, stay) for x in (score, log_f, log_q))
+        score, log_f = score.gather(1, stay), log_f.gather(1, stay)
     decided, origin = _traced_back(links, path, stay)
     columns = _stacked(decided, steps.num_columns, origin)
-    found_q = log_q if with_log_q else None
-    return Found(columns, score, origin, state, log_f, left_out, found_q)
+    return Found(columns, score, origin, state, log_f, left_out)
 
 
 class _Survivors(NamedTuple):

@@ -68,8 +68,7 @@ class DrawnProposal(Proposal):
     ) -> tuple[Draws, Tensor]:
         """Draw K latents a text, which continue those histories, (B, K)."""
         drawn = self.drawn_steps(encoded)
-        run = steps.sampling(drawn, uniforms, origin)
-        return self.draws_of(encoded, steps.finished(run))
+        return self.draws_of(encoded, steps.sampled(drawn, uniforms, origin))
 
     def draws_of(self, encoded: Any, sampled: Sampled) -> tuple[Draws, Tensor]:
         """Return what was drawn, and which histories it continues, on the host."""
@@ -150,18 +149,22 @@ class SearchedProposal(Proposal):
 class StepProposal(DrawnProposal, SearchedProposal):
     """q(z | x) that says what its steps are, choice by choice."""
 
-    searches_know_q: ClassVar[bool] = False
-    """Whether ``searched_steps`` list every choice, with log q for its score."""
-
     @abstractmethod
     def searched_steps(self, encoded: Any) -> Steps:
         """Return the steps that searches go by."""
 
     def search(self, encoded: Any, cut: Cut, score: Tensor | None = None) -> Thinning:
-        known = self.searches_know_q
-        going_by = self.searched_steps(encoded)
-        run = steps.searching(going_by, cut, score, with_log_q=known)
-        return self.thinning_of(encoded, steps.finished(run))
+        found = steps.searched(self.searched_steps(encoded), cut, score)
+        if self.on_host:
+            found = found._replace(columns=fetched(*found.columns))
+        score, origin, log_f, was_cut = (
+            sent(x, encoded.batch.targets.device)
+            for x in (found.score, found.origin, found.log_f, found.cut)
+        )
+        latents = self.latents(encoded, found)
+        log_p = self.known_log_p(encoded, found, latents)
+        beam = Beam(latents, score, origin, log_p, was_cut.any(1))
+        return Thinning(beam, log_f, was_cut)
 
     def recombining_beam(
         self, encoded: Any, width: int, score: Tensor | None = None
@@ -169,18 +172,3 @@ class StepProposal(DrawnProposal, SearchedProposal):
         """Find latents, of which one stands for all that go on alike."""
         found = self.search(encoded, Best(width, recombines=True), score)
         return replace(found.beam, log_f=found.log_f)
-
-    def thinning_of(self, encoded: Any, found: Found) -> Thinning:
-        if self.on_host:
-            found = found._replace(columns=fetched(*found.columns))
-        score, origin, log_f, was_cut = (
-            sent(x, encoded.batch.targets.device)
-            for x in (found.score, found.origin, found.log_f, found.cut)
-        )
-        log_q = found.log_q
-        if log_q is not None:
-            log_q = sent(log_q, encoded.batch.targets.device)
-        latents = self.latents(encoded, found)
-        log_p = self.known_log_p(encoded, found, latents)
-        beam = Beam(latents, score, origin, log_q, log_p, was_cut.any(1))
-        return Thinning(beam, log_f, was_cut)

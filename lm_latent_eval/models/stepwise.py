@@ -180,9 +180,7 @@ class StepLM(UnfoldingModel):
     A latent is a tensor (B, K, T) of choices, 0 past the end of a text.
     """
 
-    estimators: Sequence[str] = (
-        *("auto", "mixed", "dpf", "is", "beam", "smc", "exact"),
-    )
+    estimators: Sequence[str] = (*("auto", "dpf", "is", "beam", "smc", "exact"),)
     """Supported estimators, the default first."""
 
     # -- what a model says ------------------------------------------------------------

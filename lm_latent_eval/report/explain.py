@@ -376,7 +376,7 @@ def _indented(text: str) -> str:
 
 
 def _searching(model: str) -> str | None:
-    """Return the estimator of a backend that searches and draws, if it has one."""
+    """Return the estimator of a backend that checks itself, if it has one."""
     name = model.removeprefix("latent_")
     if name in MODELS:
         return "auto" if "auto" in model_class(name).estimators else None
@@ -402,9 +402,7 @@ def advice(values: dict[str, Any], facts: dict[str, Any], model: str) -> Iterato
     best = facts.get("default_proposal")
     if unknown and (strict or not checks):
         why = "Nothing has checked these draws."
-        does = (
-            "searches as well, sums what it finds, and gives an error where both agree."
-        )
+        does = "searches in independent passes, and gives an error where they agree."
         if strict:
             why = "How far this bound is from the truth is not known."
             does = "adds what it leaves out, and an error."
@@ -412,7 +410,7 @@ def advice(values: dict[str, Any], facts: dict[str, Any], model: str) -> Iterato
         yield f"{why} estimator={by} {does}" if by else why
     elif unknown:
         yield (
-            f"Wider searches still find more of {unknown:g} texts, or search and draws "
+            f"Wider searches still find more of {unknown:g} texts, or passes "
             f"contradict each other. num_samples={4 * num_samples} would look further."
         )
     if unknown and best and facts.get("proposal") != best:

@@ -33,8 +33,7 @@ logger = logging.getLogger(__name__)
 CORPUS_LEVEL = ("corpus_token_perplexity", "effective_samples_corpus")
 """Metrics that take log-weights."""
 _SETTINGS = (
-    *("estimator", "num_samples", "proposal", "temperature", "seed", "unk"),
-    *("target_stderr", "max_samples", "bounds"),
+    *("estimator", "num_samples", "proposal", "temperature", "seed", "unk", "bounds"),
 )
 NO_WEIGHTS = "no log-weights in the record: run with --model_args log_weights=true"
 ERRORS = {"value": ("± over texts", "± Monte Carlo", "± as draws tell")}
@@ -167,7 +166,7 @@ def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
         >>> stated({"estimator": "exact", "num_samples": 100, "unk": "spelled"})
         {'estimator': 'exact', 'unk': 'spelled'}
     """
-    idle = set() if settings.get("target_stderr") else {"max_samples"}
+    idle = set[str]()
     if settings.get("estimator") == "exact":
         idle = {*_SETTINGS} - {"estimator", "unk"}
     idle |= {"bounds"} if settings.get("bounds") == "lower" else set()

@@ -15,7 +15,6 @@ from scipy.special import stdtrit  # all of scipy.stats takes half a second
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.estimators.paired import FEWEST_TEXTS
-from lm_latent_eval.inference.mixed import Mixed
 from lm_latent_eval.inference.particles import PIECE
 from lm_latent_eval.inference.simulation import simulate, upper_bound
 from lm_latent_eval.latent import Latents
@@ -147,7 +146,7 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
 
     Args:
         scorer: Of the model; its options say how texts are estimated. The bound from
-            above is by ``mixed`` with ten times as many latents.
+            above takes ten times as many latents, half of them found, half drawn.
         number: As of ``written``, which raises the same errors.
         most: As of ``written``.
 
@@ -159,12 +158,12 @@ def calibrate(scorer: Scorer, number: int, *, most: int = MOST_WORDS) -> Calibra
     latents = {text.name: latent for text, latent in drawn}
     texts = [text for text, _ in drawn]
     missed = Missed([text.query for text in texts])
-    method = Mixed(WIDER * (evaluation.options.num_samples or 1))
+    half = WIDER * (evaluation.options.num_samples or 1) // 2
     calibrated = []
     for text, answer in whole_texts(evaluation, texts, missed):
         with naming(text.query):
             one = evaluation.whole([text], "upper")
-            upper = upper_bound(one, method, latents[text.name])
+            upper = upper_bound(one, half, latents[text.name])
         calibrated.append(Calibrated(len(text.words), answer.estimate, upper))
     missed.tell()
     return Calibration(calibrated)

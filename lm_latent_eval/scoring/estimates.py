@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -39,8 +39,8 @@ def whole_texts(
     Raises:
         ValueError: If a text cannot be scored; the error names the query.
     """
-    options, worded = evaluation.options, [text for text in texts if text.words]
-    both = options.bounds == "both"
+    options, method = evaluation.options, evaluation.method
+    worded, both = [text for text in texts if text.words], options.bounds == "both"
     for text in texts:
         if not text.words:  # a document without sentences
             estimate = Estimate.exact(
@@ -50,39 +50,29 @@ def whole_texts(
                 text,
                 Answer.of(text, estimate.bounded_above(estimate) if both else estimate),
             )
-    has_pilots = options.target_stderr is not None
-    with (
-        evaluation.bar(num_words(worded), "words of pilots")
-        if has_pilots
-        else nullcontext()
-    ) as bar:
-        weigh = partial(evaluation.weigh, bar=bar)
-        groups = [*evaluation.budget.spend(worded, weigh)]
+    announce(method, [len(text.words) for text in worded], kept=True)
     with evaluation.bar(num_words(worded) * (1 + both), "words") as bar:
-        for method, group in groups:
-            for text, log_w in evaluation.weigh(method, group, bar=bar):
-                with missed.aside(text.query):
-                    estimate = _estimate(method, text, log_w)
-                    if both:
-                        estimate = _bounded_above(evaluation, method, text, estimate)
-                        bar.update(len(text.words))
-                    yield text, Answer.of(text, estimate)
+        for text, log_w in evaluation.weigh(worded, bar=bar):
+            with missed.aside(text.query):
+                estimate = _estimate(method, text, log_w)
+                if both:
+                    estimate = _bounded_above(evaluation, text, estimate)
+                    bar.update(len(text.words))
+                yield text, Answer.of(text, estimate)
 
 
 def _estimate(method: Estimator, text: Text, log_w: Tensor) -> Estimate:
     return _not_exact_by_draws(method, method.estimate(log_w, len(text.words)))
 
 
-def _bounded_above(
-    evaluation: Evaluation, method: Estimator, text: Text, estimate: Estimate
-) -> Estimate:
+def _bounded_above(evaluation: Evaluation, text: Text, estimate: Estimate) -> Estimate:
     """Return an estimate with an upper bound from draws of its own, if there is one."""
     if estimate.bound is Bound.EXACT:
         return estimate.bounded_above(estimate)
     if estimate.stderr is not None:
-        [(_, log_w)] = evaluation.weigh(method, [text], "psi")
+        [(_, log_w)] = evaluation.weigh([text], "psi")
         with suppress(MissedSupportError):  # then there is no bound
-            psi = method.estimate(log_w, len(text.words))
+            psi = evaluation.method.estimate(log_w, len(text.words))
             return estimate.bounded_above(psi)
     return estimate
 
@@ -145,26 +135,21 @@ def continuations(
         ValueError: If the model is unnormalised, or a text cannot be scored.
     """
     evaluation.refuse_parts("a continuation after its context")
-    options, method = evaluation.options, evaluation.method
-    if options.target_stderr is not None:
-        logger.warning(
-            "target_stderr is for whole texts: continuations take num_samples=%d",
-            options.num_samples,
-        )
-    announce([(method, [text.num_words for text in texts])], stepwise=True)
+    method = evaluation.method
+    announce(method, [text.num_words for text in texts], stepwise=True)
     shared: dict[Hashable, list[Text]] = {}
     for text in texts:
         shared.setdefault(text.given, []).append(text)
     contexts = [group[0] for group in shared.values()]
     total = num_words(texts) + sum(len(text.context) for text in contexts)
-    read, num_samples = partial(_read, evaluation), method.num_samples
+    read = partial(_read, evaluation)
     with evaluation.bar(total, "words") as bar:
-        for batch, before in evaluation.in_batches(contexts, num_samples, read):
+        for batch, before in evaluation.in_batches(contexts, read):
             bar.update(sum(len(text.context) for text in batch))
             # Continuations in batches of their own, with their contexts' state.
             after = [text for context in batch for text in shared[context.given]]
             weigh = partial(_continue, evaluation, before)
-            for group, rows in evaluation.in_batches(after, num_samples, weigh):
+            for group, rows in evaluation.in_batches(after, weigh):
                 bar.update(num_words(group))
                 for text, row in zip(group, rows, strict=True):
                     with missed.aside(text.query):

@@ -19,7 +19,6 @@ from lm_latent_eval.inference.particles import PIECE, Particles
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.latent import Normalization, Proposal, offers
 from lm_latent_eval.models.pretrained import Pretrained
-from lm_latent_eval.scoring.budget import Budget
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.scoring.texts import Text, named
 from lm_latent_eval.text.batch import TokenBatch
@@ -44,7 +43,8 @@ class Evaluation:
     reader: Encoder
     options: ScoringOptions
     """Options of which none is left open."""
-    budget: Budget
+    method: Estimator
+    """Estimator of whole texts, contexts and continuations."""
     batch_size: int | None
     """Texts scored together; None is as many as memory allows."""
     max_batch_size: int
@@ -53,13 +53,8 @@ class Evaluation:
     """Whether no progress is shown."""
     memory: MemoryLimit = field(default_factory=MemoryLimit)
 
-    @property
-    def method(self) -> Estimator:
-        return self.budget.method
-
     def weigh(
         self,
-        method: Estimator,
         texts: Sequence[Text],
         purpose: str = "",
         bar: tqdm | None = None,
@@ -67,7 +62,6 @@ class Evaluation:
         """Weigh latents of whole texts.
 
         Args:
-            method: The estimator.
             texts: Whole texts, none without words.
             purpose: Purpose of the random numbers: other purposes have others.
             bar: Progress by words.
@@ -83,7 +77,7 @@ class Evaluation:
 
         def work(batch: Sequence[Text]) -> Tensor:
             try:
-                return method.log_weights(self.whole(batch, purpose)).cpu()
+                return self.method.log_weights(self.whole(batch, purpose)).cpu()
             except ValueError as err:
                 if len(batch) == 1:
                     raise named(batch[0].query, err) from err
@@ -91,7 +85,7 @@ class Evaluation:
                     work([text])
                 raise
 
-        for batch, log_w in self.in_batches(texts, method.num_samples, work):
+        for batch, log_w in self.in_batches(texts, work):
             if bar is not None:
                 bar.update(num_words(batch))
             for text, row in zip(batch, log_w, strict=True):
@@ -100,14 +94,12 @@ class Evaluation:
     def in_batches(
         self,
         texts: Sequence[Text],
-        num_samples: int,
         work: Callable[[Sequence[Text]], T],
     ) -> Iterator[tuple[Sequence[Text], T]]:
         """Do work on batches of similar texts, in smaller ones where memory runs out.
 
         Args:
             texts: The texts.
-            num_samples: Latents of each.
             work: The work on a batch, which can be done again.
 
         Yields:
@@ -120,17 +112,17 @@ class Evaluation:
         work = torch.inference_mode()(work)
         return chain.from_iterable(
             self.memory.in_batches(batch, len(batch), work, _size, self._refusal)
-            for batch in self._batches(texts, num_samples)
+            for batch in self._batches(texts)
         )
 
-    def _batches(self, texts: Sequence[Text], num_samples: int) -> Iterator[list[Text]]:
+    def _batches(self, texts: Sequence[Text]) -> Iterator[list[Text]]:
         """Cut into batches of similar length, the longest first."""
         order = sorted(texts, key=lambda text: (-text.num_words, text.query.index))
         while order:
             longest = max(1, _size(order[0]))
             size = self.batch_size or min(
                 self.max_batch_size,
-                max(1, DECISIONS // (longest * num_samples)),
+                max(1, DECISIONS // (longest * self.method.num_samples)),
                 max(1, TABLE // (longest * self.model.config.vocab_size)),
             )
             size = int(min(size, self.memory.holds(longest)))

@@ -166,11 +166,10 @@ def generate(
     """
     evaluation.refuse_parts("the next word")
     words = [len(t.context) + options[t.query.index].max_tokens for t in texts]
-    method = evaluation.method
-    announce([(method, words)])
+    announce(evaluation.method, words)
     with evaluation.bar(len(texts), "generations") as bar:
-        write, num_samples = partial(_written, evaluation, options), method.num_samples
-        for batch, written in evaluation.in_batches(texts, num_samples, write):
+        write = partial(_written, evaluation, options)
+        for batch, written in evaluation.in_batches(texts, write):
             yield from written
             bar.update(len(batch))
 

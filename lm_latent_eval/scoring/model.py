@@ -100,8 +100,6 @@ class LatentModel:
         texts = checked_strings(texts)
         if contexts is not None:
             contexts = checked_strings(contexts, "contexts")
-            if options.get("target_stderr") is not None:
-                raise ValueError("target_stderr is for whole texts: give num_samples")
             if len(contexts) != len(texts):
                 raise ValueError(f"{len(texts)} texts, but {len(contexts)} contexts")
         scorer = self._scorer(options, batch_size=batch_size, quiet=not progress)

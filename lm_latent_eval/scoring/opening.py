@@ -121,7 +121,7 @@ def _parsed(options: Mapping[str, Any], name: str | None) -> ScoringOptions:
 
 logger = logging.getLogger(__name__)
 
-_OF_DRAWS = ("num_samples", "proposal", "temperature", "seed", "max_samples", "bounds")
+_OF_DRAWS = ("num_samples", "proposal", "temperature", "seed", "bounds")
 _UNTEMPERED = {("kglm", "adapted"), ("rnng", "crf")}
 """Model and proposal whose beams are the same at every temperature: they rank by p, or
 by scores of whole latents, whose order no division changes."""
@@ -139,8 +139,6 @@ def _without_effect(
     if isinstance(latent_lm.proposal(None, 1.0), NoLatents):
         yield _OF_DRAWS, f"latent_{model} has no latents"
         return
-    if options.target_stderr is None:
-        yield ("max_samples",), "it bounds what target_stderr chooses: give that, too"
     if options.bounds == "both" and not method.checks:
         why = f"an upper bound comes with an error, and estimator={estimator} has none"
         yield ("bounds",), why

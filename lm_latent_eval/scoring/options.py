@@ -62,10 +62,6 @@ def read_temperature(name: str, value: Any) -> float:
     return temperature
 
 
-def _stderr(name: str, value: Any) -> float | None:
-    return None if value is None else positive(name, value)
-
-
 def _batch(name: str, value: Any) -> Any:
     parse_batch_size(value, name)
     return value
@@ -85,10 +81,6 @@ class ScoringOptions(OptionTable):
         seed: Of all random numbers.
         unk: What an unknown word costs beside p(unknown): its spelling (``spelled``),
             1 / number of unknown types (``penalized``) or nothing (``closed``).
-        target_stderr: Choose K a text, from a pilot of ``num_samples``, for this Monte
-            Carlo standard error of its log-likelihood in nats; the number comes from
-            fresh draws.
-        max_samples: The most that ``target_stderr`` may choose.
         bounds: ``lower``, or ``both`` for an upper bound of whole texts as well, which
             takes as many draws again.
     """
@@ -106,16 +98,7 @@ class ScoringOptions(OptionTable):
         choices=lambda: [*UnknownWords],
         unset="`spelled` with a character model, else `penalized` or `closed`",
     )
-    target_stderr: float | None = option(None, _stderr, unset="K is given")
-    max_samples: int = option(100_000, partial(whole, least=1))
     bounds: str = choice("lower", BOUNDS)
-
-    def __post_init__(self) -> None:
-        """Refuse a standard error that cannot be aimed at."""
-        if self.target_stderr is not None and self.max_samples < 2:
-            raise ValueError(
-                f"max_samples={self.max_samples}: a standard error needs at least 2"
-            )
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from lm_latent_eval.models.proposals import proposal_named
 from lm_latent_eval.models.step_checks import check_steps
 from lm_latent_eval.models.stepwise import StepLM
 from lm_latent_eval.scoring.answer import Answer, Missed
-from lm_latent_eval.scoring.budget import budget_of
+from lm_latent_eval.scoring.budget import method_of
 from lm_latent_eval.scoring.estimates import continuations, whole_texts
 from lm_latent_eval.scoring.evaluation import Evaluation
 from lm_latent_eval.scoring.generation import GenerationOptions, generate
@@ -80,15 +80,14 @@ class Scorer(TextScorer):
         self.model: Pretrained = checkpoint.model
         self.normalization = self.model.normalization
         estimator = options.estimator or self.model.estimators[0]
-        # Whatever latents are drawn from, they are searched for by what knows p best.
-        best = proposal_named(self.model)
         self.proposal = proposal_named(
             self.model, options.proposal, options.temperature
         )
+        best = proposal_named(self.model)
         if estimator_class(estimator).own_proposal and isinstance(
             best, SearchedProposal
         ):
-            self.proposal = best  # nothing is drawn
+            self.proposal = best  # nothing is drawn, and it knows p best
             options = replace(options, proposal=best.name, temperature=1.0)
         self.reader = checkpoint.encoder(options.unk)
         self.cut = Cutter(
@@ -106,7 +105,6 @@ class Scorer(TextScorer):
             proposal=options.proposal or self.proposal.name,
             unk=str(self.reader.policy),
         )
-        is_best = self.proposal.name == best.name and options.temperature == 1.0
         most = parse_batch_size(max_batch_size, "max_batch_size")
         self.evaluation = Evaluation(
             self.model,
@@ -115,12 +113,7 @@ class Scorer(TextScorer):
             stepwise=self.proposal.left_to_right,
             reader=self.reader,
             options=self.options,
-            budget=budget_of(
-                self.options,
-                self.model.estimators,
-                proposal=self.proposal,
-                searcher=None if is_best else best,
-            ),
+            method=method_of(self.options, self.model.estimators, self.proposal),
             batch_size=parse_batch_size(batch_size),
             max_batch_size=most or MAX_BATCH_SIZE,
             quiet=quiet,

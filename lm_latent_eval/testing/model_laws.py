@@ -210,9 +210,8 @@ def beams_are_bounds_and_become_exact(case: Case, name: str) -> None:
 def latents_are_told_apart(case: Case, name: str) -> None:
     """Equal latents are equal numbers for all proposals, and distinct ones differ.
 
-    ``estimator=mixed`` drops draws that were also found, so latents must be equal in
-    every entry, padding included. The search may use another proposal of the model, and
-    needs the first one's log q of its latents.
+    Upper bounds (``calibrate``) drop draws that were also found, so latents must be
+    equal in every entry, padding included.
     """
     proposal = case.proposal(name)
     offered = {n: case.proposal(n) for n in case.proposals}
@@ -223,15 +222,15 @@ def latents_are_told_apart(case: Case, name: str) -> None:
     draws = proposal.sample(q, whole.streams(50), 50)
     drawn = fingerprint(draws.latents)
     log_w = widened(case.model.log_joint(p, draws.latents)) - draws.log_q
-    _known_is_true(case, proposal, (p, q), draws, ~log_w.isnan(), name)
+    _known_is_true(case, p, draws, ~log_w.isnan(), name)
+    _apart(draws.log_q, proposal.log_prob(q, draws.latents), case, f"log q: {name}")
     every = max(len(case.log_joint(text)) for text in texts)
     for other in case.proposals:
         searcher = case.proposal(other)
-        encoded = p, searcher.encode(whole.batch)
-        beam = searcher.beam(encoded[1], every)
+        beam = searcher.beam(searcher.encode(whole.batch), every)
         prints = fingerprint(beam.latents)
         used, what = beam.score > -torch.inf, f"what {other} finds"
-        _known_is_true(case, searcher, encoded, beam, used, what)
+        _known_is_true(case, p, beam, used, what)
         log_q = proposal.log_prob(q, beam.latents)
         for b, text in enumerate(texts):
             what = f"{name}, of {text}: a latent that {other} finds"
@@ -252,23 +251,17 @@ def latents_are_told_apart(case: Case, name: str) -> None:
 
 
 def _known_is_true(
-    case: Case,
-    proposal: Any,
-    encoded: tuple[Any, Any],
-    latents: Draws | Beam,
-    used: Tensor,
-    what: str,
+    case: Case, p: Any, latents: Draws | Beam, used: Tensor, what: str
 ) -> None:
-    """Compare the log p and log q in draws or a beam with model and proposal."""
-    p, q = encoded
-    log_p = case.model.log_joint(p, latents.latents)
-    log_q = proposal.log_prob(q, latents.latents)
-    for stored, computed in ((latents.log_p, log_p), (latents.log_q, log_q)):
-        if stored is not None:
-            apart = torch.where(stored == computed, 0.0, stored - computed)[used].abs()
-            equal(
-                apart.max().item(), 0.0, case.exact(), f"error of log p and q: {what}"
-            )
+    """Compare the log p in draws or a beam, if it is there, with the model's."""
+    if latents.log_p is not None:
+        log_p = case.model.log_joint(p, latents.latents)
+        _apart(latents.log_p[used], log_p[used], case, f"log p: {what}")
+
+
+def _apart(stored: Tensor, computed: Tensor, case: Case, what: str) -> None:
+    apart = torch.where(stored == computed, 0.0, stored - computed).abs()
+    equal(apart.max().item(), 0.0, case.exact(), f"error of {what}")
 
 
 def company_moves_no_weight(case: Case, name: str) -> None:

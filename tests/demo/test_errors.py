@@ -40,9 +40,6 @@ def least(model, texts):
 @pytest.mark.parametrize(
     ("estimator", "proposal"),
     [
-        ("mixed", "smoothing"),
-        ("mixed", "peeking"),
-        pytest.param("mixed", "adapted", marks=pytest.mark.nightly),
         ("auto", "adapted"),
         ("dpf", "smoothing"),
         ("is", "smoothing"),
@@ -61,11 +58,9 @@ def test_nothing_is_printed_that_excludes_the_truth(
             assert estimate.log_evidence + reach >= bound
         assert (estimate.upper is None) == (estimate.stderr is None)
     printed = [e.stderr is not None for e in found]
-    if proposal == "adapted" or estimator == "dpf":  # it searches by the model's own
-        assert all(printed)
-    elif estimator == "is":
+    if estimator == "is":
         assert not any(printed)
         wrong = zip(found[: len(MISSED)], least, strict=False)
         assert all(e.log_evidence + REACH * e.draws_stderr < p for e, p in wrong)
-    else:
-        assert not all(printed[: len(MISSED)]), "search and draws contradict each other"
+    else:  # which search by the model's own
+        assert all(printed)

@@ -136,8 +136,8 @@ def test_models_and_options_that_do_not_apply():
     endless = checkpoint(sentence_ends=False)
     with pytest.raises(ValueError, match=r"\(no distribution over lengths\)"):
         latent(endless)
-    with pytest.raises(ValueError, match=r"no option of .*: target_stderr, unk"):
-        latent(target_stderr=0.1, unk="spelled")
+    with pytest.raises(ValueError, match=r"no option of .*: bounds, unk"):
+        latent(bounds="both", unk="spelled")
 
 
 def saved(directory: Path) -> Path:

@@ -32,18 +32,24 @@ def part(weights, num_tokens=2):
     return Estimate.from_log_weights(log_w, num_tokens=num_tokens)
 
 
+def missing(estimate, share):
+    """Return an estimate with the error that such a share of p(x) is missing."""
+    stderr = math.hypot(estimate.draws_stderr, math.log1p(-share))
+    return replace(estimate, stderr=stderr)
+
+
 def test_a_product_of_parts_by_hand():
     a, b = part([0.2, 0.4, 0.3]), part([0.1, 0.5, 0.6], num_tokens=5)
     both = Estimate.product([a, b])
     assert math.exp(both.log_evidence) == pytest.approx(0.3 * 0.4)
     errors = math.hypot(a.draws_stderr, b.draws_stderr)
     assert (both.stderr, both.draws_stderr) == (None, pytest.approx(errors))
-    known = Estimate.product([a.checked(0.1, 0.5), b.checked(0.2, 0.5)])
+    known = Estimate.product([missing(a, 0.1), missing(b, 0.2)])
     missed = -math.log(0.9) - math.log(0.8)
     assert known.missed == pytest.approx(missed)
     expected = math.hypot(errors, missed)
     assert known.stderr == pytest.approx(expected)
-    assert Estimate.product([a.checked(0.1, 0.5), b]).stderr is None
+    assert Estimate.product([missing(a, 0.1), b]).stderr is None
     assert both.effective_sample_size == b.effective_sample_size < 3
     assert both.num_tokens == 7
     assert both.num_samples == 3
@@ -65,31 +71,6 @@ def test_a_product_is_as_strong_as_its_weakest_part():
     ):
         product = Estimate.product(parts)
         assert (product.bound, product.estimator) == (bound, names)
-
-
-@pytest.mark.parametrize(
-    ("unseen", "found", "same", "known"),
-    [
-        (0.0, 1.0, True, True),
-        (0.98, 1.0, True, True),
-        (0.995, 1.0, True, False),
-        (0.4, 0.97, True, True),
-        (0.4, 0.01, True, True),
-        (0.6, 0.01, True, False),
-        # Of another proposal: if little is left to the draws.
-        (0.4, 0.91, False, True),
-        (0.4, 0.89, False, False),
-    ],
-)
-def test_an_error_is_given_where_search_and_draws_agree(unseen, found, same, known):
-    """Draws that see 1 - u of p(x) leave the estimate too low by as much."""
-    estimate = Estimate.from_log_weights(DRAWS, num_tokens=12)
-    checked = estimate.checked(unseen, found, same=same)
-    assert checked.draws_stderr == estimate.draws_stderr
-    if known:
-        assert checked.missed == pytest.approx(-math.log1p(-unseen), abs=1e-7)
-    else:
-        assert checked.stderr is None
 
 
 @given(bits=st.floats(0.001, 100), units=st.floats(0.01, 100))

@@ -1,24 +1,18 @@
-"""Log-weights in, estimates and diagnostics out: laws, enumeration, tails, pilots."""
+"""Log-weights in, estimates and diagnostics out: laws, enumeration, tails."""
 
 import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
 from arviz_stats.base.array import array_stats
-from scipy.stats import t as student_t
 
 from lm_latent_eval.estimators import (
-    certified_log_likelihood,
-    degrees_of_freedom,
     effective_sample_size,
     log_evidence,
-    log_normal_stderr,
     log_ratio_stderr,
     pareto_k,
     relative_variance,
-    required_num_samples,
     sample_size_curve,
     stderr,
 )
@@ -41,7 +35,7 @@ def test_shift_moves_the_evidence_alone(shift):
 
     expected = log_evidence(log_w) + shift
     torch.testing.assert_close(log_evidence(moved), expected, rtol=1e-12, atol=1e-9)
-    for diagnostic in (stderr, effective_sample_size, log_normal_stderr):
+    for diagnostic in (stderr, effective_sample_size):
         assert diagnostic(moved) == pytest.approx(float(diagnostic(log_w)), rel=1e-9)
 
 
@@ -89,36 +83,12 @@ def test_zero_weights_and_single_draws():
     for function, of_one, of_none in (
         (log_evidence, -3, -math.inf),
         (effective_sample_size, 1, 0),
-        (log_normal_stderr, 0, 0),
         (stderr, math.inf, math.inf),
         (pareto_k, math.inf, math.inf),
     ):
         assert (function(one), function(none)) == (of_one, of_none)
     assert log_ratio_stderr(one, one) == math.inf
     assert log_ratio_stderr(none, torch.zeros(30)) == math.inf
-
-
-@pytest.mark.parametrize("sd", [0.5, 1.0, 2.0])
-def test_intervals_of_wide_weights_hold(sd):
-    """Those of 50 log-normal weights, against their mean, exp(s^2 / 2)."""
-    trials = 2000
-    log_w = normal(trials, 50, seed=3, sd=sd)
-    off = (log_evidence(log_w) - sd**2 / 2).abs()
-    drawn = stderr(log_w)
-    wide = torch.tensor([log_normal_stderr(row) for row in log_w])
-    degrees = np.array([degrees_of_freedom(row) for row in log_w])
-    quantile = torch.from_numpy(student_t.ppf(0.975, degrees))
-    margin = 2 * math.sqrt(0.05 * 0.95 / trials)
-    held = off <= quantile * torch.maximum(drawn, wide)
-    assert held.double().mean() > 0.95 - margin
-    if sd == 2:
-        narrow = off <= quantile * drawn
-        assert narrow.double().mean() < 0.95 - margin, "premise: it is needed"
-
-
-def test_there_may_be_many_weights():
-    """More than ``torch.quantile`` takes."""
-    assert log_normal_stderr(torch.zeros(2**24 + 1)) < 1e-6
 
 
 def test_the_error_of_a_ratio_counts_what_its_parts_share():
@@ -131,75 +101,6 @@ def test_the_error_of_a_ratio_counts_what_its_parts_share():
     assert abs(claimed / spread - 1) < 5 / math.sqrt(2 * 4000)
     apart = (stderr(log_w) ** 2 + stderr(prefix) ** 2).sqrt().mean().item()
     assert apart > 1.5 * spread, "premise: ignoring the covariance would be wrong"
-
-
-# -- pilots: why K is not chosen by looking at the estimate; every log p(x) is 0 ----
-
-
-MAXIMUM, PILOT = 100, 10
-
-
-def now_and_then_dead(*shape, seed):
-    """Log-weights of mean 1, one in ten nearly zero."""
-    dead = uniform(*shape, seed=seed) < 0.1
-    return torch.where(dead, 1e-3, (1 - 1e-4) / 0.9).log()
-
-
-def stopped(log_w):
-    """Return p-hat at the first k >= PILOT that looks precise, or the last."""
-    k = torch.arange(1, log_w.shape[-1] + 1)
-    mean = sample_size_curve(log_w, k.tolist()).exp()
-    mean_square = sample_size_curve(2 * log_w, k.tolist()).exp()
-    error = ((mean_square / mean.square() - 1).clamp(min=0) / k).sqrt()
-    stop = (error < 0.1) & (k >= PILOT)
-    stop[..., -1] = True
-    first = stop.double().argmax(-1, keepdim=True)
-    return mean.gather(-1, first)[..., 0]
-
-
-def piloted(pilot_log_w, fresh_log_w):
-    """Return p-hat from fresh draws at the K that a pilot chooses."""
-    num_samples = required_num_samples(pilot_log_w, 0.1, maximum=MAXIMUM)
-    curve = sample_size_curve(fresh_log_w, range(1, MAXIMUM + 1))
-    return curve.gather(-1, num_samples[..., None] - 1)[..., 0].exp()
-
-
-def test_stopping_voids_the_certificate_and_a_pilot_keeps_it():
-    corpora, texts = 200, 300
-    log_w = now_and_then_dead(corpora, texts, MAXIMUM, seed=6)
-    stop = stopped(log_w)
-    pilot = piloted(now_and_then_dead(corpora, texts, PILOT, seed=7), log_w)
-
-    def violations(estimate):
-        bounds = [certified_log_likelihood(row.log()) for row in estimate]
-        return sum(bound > 0 for bound in bounds) / corpora
-
-    assert violations(stop) > 0.5
-    assert violations(pilot) <= 0.05
-
-
-def test_a_pilot_that_reached_the_target_asks_for_itself():
-    """Whatever is rounded up."""
-    for number in range(2, 60):
-        pilot = normal(number, seed=number)
-        assert required_num_samples(pilot, stderr(pilot).item(), maximum=99) == number
-
-
-def test_rows_are_inputs_and_limits_are_kept():
-    pilot = torch.stack(
-        [
-            torch.tensor([1.0, 3.0, 1.0, 3.0]),  # variance 1/4
-            torch.tensor([1.0, 1.0, 1.0, 1.0]),
-            torch.tensor([0.0, 0.0, 0.0, 1.0]),  # variance 3
-            torch.tensor([0.0, 0.0, 0.0, 0.0]),
-        ]
-    ).double()
-
-    chosen = required_num_samples(pilot.log(), 0.1, maximum=200, minimum=4)
-
-    assert chosen.tolist() == [25, 4, 200, 200]
-    assert chosen.dtype == torch.int64
-    assert required_num_samples(torch.zeros(1), 0.1, maximum=50) == 50
 
 
 # -- Pareto k: that of arviz-stats, and tails that it has no answer for -----------

@@ -26,7 +26,6 @@ MADE = [
     for make in (of.Estimate.from_log_weights, of.Estimate.from_beam)
 ]
 CHANGED = partial(replace, FOUND)
-PILOT = partial(of.required_num_samples, TWO)
 CERTIFIED = partial(of.certified_log_likelihood, TWO)
 
 
@@ -84,14 +83,6 @@ REFUSED = [
         for n in (0, -1, 3)
     ),
     ("same draws have the same shape", of.log_ratio_stderr, TWO, HEAVY),
-    *(
-        ("target_stderr must be above 0", partial(PILOT, target_stderr=x, maximum=10))
-        for x in (0.0, -0.1, INF, NAN)
-    ),
-    *(
-        ("1 <= minimum <= maximum", partial(PILOT, 0.1, minimum=least, maximum=5))
-        for least in (0, 6)
-    ),
     *(
         (f"finite; got {draws}, {texts}", of.enough_samples, 100, draws, texts)
         for draws, texts in ((0.0, 0.2), (0.1, INF), (INF, 0.2), (0.1, 0.0))

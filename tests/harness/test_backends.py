@@ -46,23 +46,6 @@ def test_a_beam_of_every_walk_is_the_probability_of_the_text_and_its_end(
         assert answer.estimate.bound == "strict lower"
 
 
-def test_a_pilot_only_chooses_how_many(backend):
-    """Its draws are not those of the number, which are those of a run without pilot."""
-
-    def estimate(**how):
-        lm = backend(estimator="mixed", max_samples=5000, **how)
-        [answer] = lm.loglikelihood_rolling(rolling("Ada saw the fox"))
-        return answer.estimate
-
-    numbers = []
-    for target in (0.4, 0.05, 0.0001):
-        chosen = estimate(num_samples=64, target_stderr=target)
-        plain = estimate(num_samples=chosen.num_samples)
-        assert chosen.log_weights == pytest.approx(plain.log_weights)
-        numbers.append(chosen.num_samples)
-    assert 64 <= numbers[0] < numbers[1] < numbers[2] == 5000
-
-
 # -- continuations -------------------------------------------------------------------
 
 PAIRS = {

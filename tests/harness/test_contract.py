@@ -85,7 +85,6 @@ CHANGES = {
     "proposal": "prior",
     "unk": "closed",
     "estimator": "beam",
-    "target_stderr": 0.5,
     "dtype": "float32",
 }
 NO_THOUGHTS = {
@@ -121,7 +120,6 @@ VARIANTS = {
     "latent_kglm prior": variant(kglm, WORDS, estimator="beam", proposal="prior"),
     "latent_kglm peeking": variant(kglm, WORDS, proposal="peeking", temperature=1.3),
     "latent_kglm smoothing": variant(kglm, WORDS, proposal="smoothing"),
-    "latent_kglm target": variant(kglm, WORDS, target_stderr=0.3, max_samples=20),
     "latent_tokens canonical": variant(tokens, LETTERS, estimator="canonical"),
     "latent_tokens is": variant(tokens, LETTERS, estimator="is"),
     "latent_tokens beam": variant(tokens, LETTERS, estimator="beam"),

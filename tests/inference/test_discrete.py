@@ -118,19 +118,17 @@ class Uneven:
 def test_a_text_that_has_ended_keeps_what_it_has_beside_one_that_is_sure():
     """Thinning keeps the total of ranks, which is 1 here."""
     cut = cut_of((64, 64), 0.0, 1.0, 1.0)
-    found = engine.finished(engine.searching(Uneven(), cut, with_log_q=True))
+    found = engine.searched(Uneven(), cut)
     [ended, _] = found.score.unflatten(1, (2, -1)).logsumexp(2)
     torch.testing.assert_close(ended, torch.zeros(2).double())
     used, still = found.score > -math.inf
     assert used.sum() > still.sum()
-    weighed = (found.log_q + found.log_f)[0, used]  # p is q
-    torch.testing.assert_close(weighed, found.score[0, used])
 
 
 def test_a_full_beam_is_not_called_complete():
     """What it would not keep may not have been listed."""
     for width, full in ((300, True), (301, False)):
-        found = engine.finished(engine.searching(Uneven(), cuts.Best(width)))
+        found = engine.searched(Uneven(), cuts.Best(width))
         assert found.cut.tolist() == [[full], [full]]
 
 

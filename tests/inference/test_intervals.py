@@ -1,28 +1,27 @@
-"""Printed errors against the truth, over thousands of trials on models small enough."""
+"""Printed errors against the truth, over many trials on models small enough."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
 
-from lm_latent_eval.estimators import CorpusRate, certified_log_likelihood, log_evidence
+from lm_latent_eval.estimators import certified_log_likelihood, log_evidence
 from lm_latent_eval.estimators import estimate as estimate_module
-from lm_latent_eval.inference import ImportanceSampling, Mixed
+from lm_latent_eval.inference import DiscreteFilter, ImportanceSampling
+from lm_latent_eval.inference.discrete import PASSES
 from lm_latent_eval.inference.interface import Texts
-from lm_latent_eval.latent import Beam, Draws, LatentLM, Proposal
+from lm_latent_eval.latent import Draws, LatentLM, Proposal
 from lm_latent_eval.testing.case import keys
 from lm_latent_eval.text.batch import TokenBatch
 from tests.means import normal
 from tests.test_laws import opened
 
 TRIALS = 2000
-NOISE = 3 * math.sqrt(0.93 * 0.07 / TRIALS)
-"""Three standard errors of a share of them."""
 ROUNDING = 1e-9
 """Nats by which sums of the same numbers differ."""
 
@@ -40,8 +39,6 @@ class Table(LatentLM, Proposal):
 
     p: Tensor
     q: Tensor
-    ranks_by_q: bool = False
-    """What its search does, if it does not know p."""
     name: str = "table"
 
     proposal_names = ("table",)
@@ -63,11 +60,6 @@ class Table(LatentLM, Proposal):
     def log_prob(self, batch, latents):
         return self.q.log()[latents.squeeze(-1)]
 
-    def beam(self, batch, width, score=None):
-        rank = self.q if self.ranks_by_q else self.p
-        latents = rank.topk(width).indices.expand(len(batch.length), width)
-        return Beam(latents[..., None], self.q.log()[latents], latents * 0)
-
 
 def lopsided(latents=400, agreement=0.7, seed=0):
     """A posterior with a long tail, and a proposal that is off by e^(+-1) or so."""
@@ -76,15 +68,22 @@ def lopsided(latents=400, agreement=0.7, seed=0):
     return p / p.sum() * 1e-3, q / q.sum()
 
 
-def weights(method, p, q, trials, *, ranks_by_q=False):
+def weights(method, p, q, trials):
     """Weigh one text, drawn anew so many times."""
-    table = Table(p, q, ranks_by_q)
+    table = Table(p, q)
     batch = TokenBatch.collate([[0]] * trials, [[0.0]] * trials, first=0, device="cpu")
     return method.log_weights(Texts(table, table, batch, keys(trials)))
 
 
 def estimates(method, p, q, trials=TRIALS):
     return [method.estimate(row, 1) for row in weights(method, p, q, trials)]
+
+
+@cache
+def of_lopsided(num_samples, agreement):
+    """Estimates, of which several tests look at different things."""
+    p, q = lopsided(agreement=agreement)
+    return estimates(ImportanceSampling(num_samples), p, q)
 
 
 def coverage(found, truth):
@@ -95,34 +94,6 @@ def coverage(found, truth):
     return sum(held) / len(held), len(printed) / len(found)
 
 
-@cache
-def of_lopsided(num_samples, agreement):
-    """Estimates, of which several tests look at different things."""
-    return estimates(Mixed(num_samples), *lopsided(agreement=agreement))
-
-
-@pytest.mark.parametrize("agreement", [1.0, 0.7, 0.4])
-@pytest.mark.parametrize("num_samples", [20, 100])
-def test_intervals_of_single_texts(agreement, num_samples):
-    found, truth = of_lopsided(num_samples, agreement), lopsided()[0].sum().log().item()
-    covered, printed = coverage(found, truth)
-    assert covered >= 0.93 - NOISE
-    assert printed > 0.9 or num_samples == 20, "premise: the proposal is not bad"
-
-
-def test_intervals_of_a_corpus():
-    """The sum over 100 texts: errors average out, biases add."""
-    p, q = lopsided(agreement=0.7)
-    trials = 100
-    found = estimates(Mixed(40), p, q, trials * 100)
-    truth, units = -p.sum().log().item(), torch.ones(100, dtype=torch.long)
-    held = 0
-    for n in range(trials):
-        rate = CorpusRate.nats(found[n * 100 : (n + 1) * 100], units)
-        held += abs(rate.value - truth) <= 1.96 * rate.monte_carlo_stderr
-    assert held / trials >= 0.93 - 3 * math.sqrt(0.93 * 0.07 / trials)
-
-
 def blind(share):
     """A proposal that never visits a share of p, which lies on a few latents."""
     p, q = lopsided(agreement=1.0)
@@ -131,33 +102,6 @@ def blind(share):
     q = q.clone()
     q[order] = 1e-30
     return p, q / q.sum()
-
-
-@cache
-def of_blind(share):
-    return estimates(Mixed(20), *blind(share))
-
-
-def test_a_corpus_of_texts_that_all_miss_some():
-    """What is missed does not average out."""
-    (p, _), found = blind(0.3), of_blind(0.3)
-    truth, units = -p.sum().log().item(), torch.ones(200, dtype=torch.long)
-    found = [e for e in found if e.stderr is not None]
-    rates = [CorpusRate.nats(found[n : n + 200], units) for n in range(0, 1800, 200)]
-    assert all(abs(r.value - truth) <= 1.96 * r.monte_carlo_stderr for r in rates)
-    by_draws = [abs(r.value - truth) <= 1.96 * r.draws_stderr for r in rates]
-    assert not any(by_draws), "premise"
-
-
-def test_a_search_that_ranks_by_the_same_proposal_is_no_witness():
-    """Where the promise does not hold: errors are printed, and are false."""
-    p, q = blind(0.5)
-    truth = p.sum().log().item()
-    rows = weights(Mixed(100), p, q, TRIALS, ranks_by_q=True)
-    covered, printed = coverage([Mixed(100).estimate(row, 1) for row in rows], truth)
-    assert printed > 0.95 and covered < 0.05
-    covered, _ = coverage(estimates(Mixed(100), p, q), truth)
-    assert covered >= 0.93 - NOISE, "the same draws, beside a search by p"
 
 
 @pytest.mark.parametrize("name", ["entitynlm", "kglm", "lda", "nklm", "rnng"])
@@ -180,47 +124,31 @@ def test_first_proposals_of_models_search_by_p(name):
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
-def test_a_proposal_that_misses_mass_prints_nothing_that_is_false(share):
-    """A search that goes by p tells; draws alone print nothing."""
+def test_draws_alone_print_no_error(share):
     p, q = blind(share)
     truth = p.sum().log().item()
-    found = of_blind(share)
     alone = estimates(ImportanceSampling(20), p, q)
     tricked = [abs(e.log_evidence - truth) > 1.96 * e.draws_stderr for e in alone]
-    assert sum(tricked) / TRIALS > 0.2, "premise: the draws do not show it"
+    assert sum(tricked) / TRIALS > 0.2, "premise: the draws do not show what they miss"
     assert all(e.stderr is None for e in alone)
-    held = [
-        e.stderr is None or abs(e.log_evidence - truth) <= 1.96 * e.stderr
-        for e in found
-    ]
-    assert sum(held) / TRIALS >= 0.93 - NOISE
-    if share > 0.9:
-        assert all(e.stderr is None for e in found)
 
 
 @pytest.mark.parametrize("name", ["entitynlm", "kglm", "rnng"])
 def test_intervals_of_models_whose_latents_can_be_listed(name):
     case, _, proposal = opened(name)
     text = case.readable(proposal)[5]
-    method, truth = Mixed(6), case.log_p(text).item()
+    method, truth = DiscreteFilter(2 * PASSES), case.log_p(text).item()
     rows = case.log_weights(method, proposal, [text] * 500)
     covered, printed = coverage([method.estimate(row, 3) for row in rows], truth)
     assert printed == 0 or covered >= 0.93 - 3 * math.sqrt(0.93 * 0.07 / 500 / printed)
 
 
-@pytest.mark.parametrize(
-    ("method", "num_texts"),
-    [
-        *((ImportanceSampling(20), n) for n in (1, 50)),
-        (Mixed(20), 1),
-        pytest.param(Mixed(20), 50, marks=pytest.mark.nightly),
-    ],
-)
-def test_certificates_hold(method, num_texts):
+@pytest.mark.parametrize("num_texts", [1, 50])
+def test_certificates_hold(num_texts):
     """However bad the proposal."""
-    p, q = blind(0.6)
+    (p, q), method = blind(0.6), ImportanceSampling(20)
     trials = 400
-    log_p_hat = log_evidence(method.unbiased(weights(method, p, q, trials * num_texts)))
+    log_p_hat = log_evidence(weights(method, p, q, trials * num_texts))
     bounds = [certified_log_likelihood(n) for n in log_p_hat.view(trials, num_texts)]
     truth = num_texts * p.sum().log().item()
     held = sum(bound <= truth for bound in bounds) / trials
@@ -228,20 +156,17 @@ def test_certificates_hold(method, num_texts):
 
 
 @pytest.mark.parametrize("all_known", [True, False])
-def test_upper_bounds_hold_on_average_and_mean_nothing_where_draws_miss(all_known):
+def test_upper_bounds_hold_on_average_where_there_is_an_error(all_known):
     """Also where an error is known of low estimates alone."""
     truth = lopsided()[0].sum().log().item()
     found = of_lopsided(20, 0.7)
     first, second = found[: TRIALS // 2], found[TRIALS // 2 :]
     bounded = [
-        e.bounded_above(other).upper
+        replace(e, stderr=e.draws_stderr).bounded_above(other).upper
         for e, other in zip(first, second, strict=True)
         if all_known or e.log_evidence < truth
     ]
-    uppers = torch.tensor([upper for upper in bounded if upper is not None])
-    assert len(uppers) > 0.97 * len(bounded)
+    uppers = torch.tensor(bounded)
     error = uppers.std().item() / math.sqrt(len(uppers))
     assert uppers.mean().item() >= truth - 3 * error
-    p, q = blind(0.99)
-    found = estimates(Mixed(20), p, q, 20)
-    assert all(e.bounded_above(e).upper is None for e in found)
+    assert all(e.bounded_above(e).upper is None for e in found), "no error, no bound"

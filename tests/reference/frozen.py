@@ -35,9 +35,9 @@ from tests.conftest import PROJECT
 from tests.test_laws import TINY_MODELS, write_with_words
 
 FILE = Path(__file__).parent / "frozen.json"
-NUM_SAMPLES = {"is": 100, "mixed": 40, "smc": 200, "beam": 5}
+NUM_SAMPLES = {"is": 100, "smc": 200, "beam": 5}
 """K of tiny models."""
-DRAWN = ("is", "mixed", "smc")
+DRAWN = ("is", "smc")
 """Estimators that draw; what the others find is deterministic."""
 STDDEV = {"lda": 1.2, "kglm": 0.5, "hmm": 0.7, "tokens": 0.25}
 """Of weights, where it is not 0.7."""

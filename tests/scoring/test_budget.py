@@ -21,9 +21,7 @@ def model(kglm_directory):
 
 def test_an_upper_bound_takes_draws_of_its_own(model):
     def scored(**how):
-        options = ScoringOptions.parse(
-            {"num_samples": 100, "estimator": "mixed", **how}
-        )
+        options = ScoringOptions.parse({"num_samples": 20, "estimator": "dpf", **how})
         scorer = Scorer(model.checkpoint, options, quiet=True)
         [answer] = scorer.score_texts([Query(0, "a", "Ada saw the fox")])
         return answer
@@ -73,7 +71,7 @@ WORDS = 5 + 2 + 2
 
 
 def test_a_large_run_states_its_cost_first(model, monkeypatch, caplog):
-    how = {"estimator": "mixed", "num_samples": 30}
+    how = {"estimator": "is", "num_samples": 30}
     model.log_likelihood(TEXTS, **how)
     assert "evaluations" not in caplog.text, "nothing to wait for"
     monkeypatch.setattr(budget, "MUCH", 30 * WORDS)
@@ -87,26 +85,7 @@ def test_a_large_run_states_its_cost_first(model, monkeypatch, caplog):
     assert "Ctrl-C ends the run" in caplog.text
 
 
-def test_no_search_is_narrower_than_the_pilot_that_judged_its_draws(model):
-    """A search that finds nearly all leaves little to draw: to one of its own width."""
-    how = {"estimator": "mixed", "num_samples": 3000}
-    [plain] = model.log_likelihood(TEXTS[:1], **how)
-    assert plain.draws_stderr < 0.1, "premise: two draws would do"
-    [chosen] = model.log_likelihood(TEXTS[:1], target_stderr=1.0, **how)
-    assert chosen.num_samples >= 3000
-
-
-def test_an_error_that_cannot_be_reached_is_said(model, caplog):
-    how = {"estimator": "is", "num_samples": 20, "max_samples": 30}
-    found = model.log_likelihood(TEXTS, target_stderr=1e-3, **how)
-    assert max(e.num_samples for e in found) == 30
-    assert "of 2 texts want more than max_samples=30 samples" in caplog.text
-    caplog.clear()
-    model.log_likelihood(TEXTS, target_stderr=100.0, **how)
-    assert "want more" not in caplog.text
-
-
-@pytest.mark.parametrize("estimator", ["auto", "mixed", "is", "beam", "smc"])
+@pytest.mark.parametrize("estimator", ["auto", "is", "beam", "smc"])
 def test_what_cannot_fit_is_refused_before_it_is_allocated(model, estimator):
     message = r"latents of 2 texts: .*take [\d,.]+ GB, and there are .* GB: draw fewer"
     how = {"num_samples": 10**12, "estimator": estimator}
@@ -120,10 +99,9 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(model, estimator):
 
 
 def test_all_estimates_have_to_fit_together(model, monkeypatch):
-    # Of 10^12: 88 bytes a weight of the text at work, 16 a word of the half that is
-    # searched for, 8 a draw of each estimate, which are the other half.
-    with pytest.raises(ValueError, match=r"take 144,000\.0 GB.*, or score fewer texts"):
-        model.log_likelihood(TEXTS, num_samples=10**12, estimator="mixed")
+    # Of 10^12: 88 bytes a weight of the text at work, 8 a draw of each estimate.
+    with pytest.raises(ValueError, match=r"take 104,000\.0 GB.*, or score fewer texts"):
+        model.log_likelihood(TEXTS, num_samples=10**12, estimator="is")
     # 6,400 histories in passes, 3,840 in those that check them.
     need = 10240 * 88 + 10240 * 16 * 6 + 5 * 8 * 2
     monkeypatch.setattr(budget, "machine_memory", lambda: need)

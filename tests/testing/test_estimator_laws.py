@@ -194,5 +194,5 @@ def test_exact_is_refused_of_another_packages_estimator_that_draws(tmp_path):
     ):
         with pytest.raises(ValueError, match=r"estimator=sound: Estimate.exact of a "):
             ask()
-    [found] = model.log_likelihood(["the fox"], estimator="mixed", num_samples=500)
+    [found] = model.log_likelihood(["the fox"], estimator="dpf", num_samples=500)
     assert found.bound is Bound.EXACT, "ours know that nothing was left out"

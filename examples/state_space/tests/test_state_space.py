@@ -99,6 +99,6 @@ def test_what_is_written_goes_on_where_the_readings_are(opened):
 
 
 def test_what_lists_latents_is_refused(opened):
-    for estimator in ("beam", "mixed", "auto"):
+    for estimator in ("beam", "auto"):
         with pytest.raises(ValueError, match="expected one of smc, is"):
             opened.log_likelihood(["17"], estimator=estimator)

@@ -60,7 +60,7 @@ class EntityNLM(TrainedModel):
     config_class = EntityNLMConfig
     base_model_prefix = "entitynlm"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc")
+    estimators = ("auto", "dpf", "is", "beam", "smc")
     """Supported estimators, the default first."""
     config: EntityNLMConfig
 

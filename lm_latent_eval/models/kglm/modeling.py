@@ -98,7 +98,7 @@ class KGLM(TrainedModel):
     config_class = KGLMConfig
     base_model_prefix = "kglm"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc")
+    estimators = ("auto", "dpf", "is", "beam", "smc")
     """Names of its estimators, the default first."""
     config: KGLMConfig
 

@@ -178,7 +178,7 @@ class LDA(StepLM):
     config_class = LDAConfig
     base_model_prefix = "lda"
     main_input_name = "inputs"
-    estimators = ("auto", "ais", "mixed", "dpf", "is", "beam", "smc")
+    estimators = ("auto", "ais", "dpf", "is", "beam", "smc")
     """Supported estimators, the default first."""
     proposal_names = ("document", ADAPTED, PRIOR)
     why_whole = (

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,7 @@ class LRLM(RelationModel):
     config_class = LRLMConfig
     base_model_prefix = "lrlm"
     main_input_name = "inputs"
-    estimators = ("exact", "auto", "mixed", "dpf", "is", "beam", "smc")
+    estimators = ("exact", "auto", "dpf", "is", "beam", "smc")
     """Supported estimators, the default first."""
     proposal_names = ("posterior", "adapted")
     """Names of proposals, the default first."""
@@ -320,8 +320,6 @@ class Planned:
 @dataclass(frozen=True)
 class LatticeProposal(StepProposal):
     """q(z | x) of readings, weighed by the mass of the rest of the lattice."""
-
-    searches_know_q: ClassVar[bool] = True
 
     def drawn_steps(self, encoded: Planned) -> ReadingSteps:
         return encoded.steps

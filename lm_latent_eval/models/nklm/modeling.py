@@ -48,7 +48,7 @@ class NKLM(NKLMLayers):
     config_class = NKLMConfig
     base_model_prefix = "nklm"
     main_input_name = "inputs"
-    estimators = ("auto", "mixed", "dpf", "is", "beam", "smc")
+    estimators = ("auto", "dpf", "is", "beam", "smc")
     """Supported estimators, the default first."""
     proposal_names = ("adapted", "peeking")
     """Names of proposals, the default first."""

@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from lm_latent_eval.devices import fetched, sent
 from lm_latent_eval.inference.steps import Found, Sampled
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Beam, Draws, Uniforms
 from lm_latent_eval.models.rnng.joint import Encoded
 from lm_latent_eval.models.rnng.left_to_right import (
     WIDENING,
@@ -36,7 +35,6 @@ from lm_latent_eval.text.words import END
 class FinishedTrees(StepProposal):
     """q(z | x) of whole trees, whose last step finishes them."""
 
-    searches_know_q: ClassVar[bool] = True
     widening: ClassVar[int] = WIDENING
     name: str
     by_word: WordByWord
@@ -86,17 +84,6 @@ class FinishedTrees(StepProposal):
 
     def latents(self, encoded: Encoded, found: Sampled | Found) -> Trees:
         return _without_end(encoded, self._finishing.latents(encoded, found))
-
-    def beam_and_sample(
-        self, encoded: Encoded, width: int, uniforms: Uniforms, num_samples: int
-    ) -> tuple[Beam, Draws]:
-        beam, draws = self._finishing.beam_and_sample(
-            encoded, width, uniforms, num_samples
-        )
-        return (
-            replace(beam, latents=_without_end(encoded, beam.latents)),
-            replace(draws, latents=_without_end(encoded, draws.latents)),
-        )
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
         """log q(z_k | x) in nats, (B, K) float64."""

@@ -21,17 +21,16 @@ and weights are unbiased.
 A sentence ends once one tree stands, so z_t of an end is the one choice that leaves it.
 
 The model computes log p of every choice, for which the host waits once a word; choices
-are made on the host, which therefore knows the next stacks. A search and draws run in
-lockstep and list their choices together, and log p of their histories is known then.
+are made on the host, which therefore knows the next stacks and log p of histories.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -41,20 +40,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched, sent, wide_zeros
-from lm_latent_eval.inference.cuts import Best, Cut, Fading
+from lm_latent_eval.inference.cuts import Cut
 from lm_latent_eval.inference.step_choices import Choices, Dense
 from lm_latent_eval.inference.steps import (
     Drawn,
     Found,
     Sampled,
     Taken,
-    sampling,
-    searching,
-    side_by_side,
 )
 from lm_latent_eval.inference.streams import invert_cdf
 from lm_latent_eval.inference.unfolding import StepProposal
-from lm_latent_eval.latent import Beam, Draws, Uniforms
+from lm_latent_eval.latent import Uniforms
 from lm_latent_eval.models.rnng.choices import AT_ONCE, LEAST, Listed
 from lm_latent_eval.models.rnng.choices import Choices as Reduces
 from lm_latent_eval.models.rnng.joint import Encoded, RNNGJoint
@@ -110,13 +106,6 @@ class NextWordChoices:
     log_joint: Tensor
     log_class: Tensor
 
-    def of(self, first: int, end: int) -> NextWordChoices:
-        """Restrict to histories ``first`` to ``end``."""
-        part = slice(first, end)
-        listed = replace(self.listed, pair=self.listed.pair[:, part])
-        row, log_p = self.row[:, part], self.log_p[:, part]
-        return replace(self, row=row, log_p=log_p, listed=listed)
-
     def resampled(self, origin: Tensor, text: Integers) -> NextWordChoices:
         """Pick histories of each text, (B, K'); ``text`` lists those with a word."""
         return replace(
@@ -133,14 +122,19 @@ class NextWordChoices:
         return self.listed.after(choice), added
 
 
+@dataclass(frozen=True, kw_only=True)
+class StackChoices(Dense):
+    """Numbers of REDUCEs of every history, and the stacks after them for ``take``."""
+
+    next_word: NextWordChoices
+
+
 @dataclass(frozen=True)
 class StackSteps:
     """Steps of a piece: the REDUCEs before each word."""
 
     proposal: WordByWord
     encoded: Encoded
-    _ahead: list[tuple[PendingStacks, NextWordChoices]] = field(default_factory=list)
-    """Choices listed last, and the states they were listed for."""
     num_columns: ClassVar[int] = 1
 
     @property
@@ -166,40 +160,28 @@ class StackSteps:
         histories: int = state.row.shape[1]
         return histories
 
-    def foresee(self, states: Sequence[PendingStacks], t: int) -> None:
-        """List z_t of several runs together; choices of earlier states are dropped."""
-        self._list(states, t)
-
-    def _list(
+    def _listed(
         self,
-        states: Sequence[PendingStacks],
+        state: PendingStacks,
         t: int,
         others: Sequence[Tensor] = (),
         *,
         every: bool = False,
-    ) -> list[Tensor]:
+    ) -> tuple[NextWordChoices, list[Tensor]]:
         """List z_t, and wait for it and for other tensors once.
 
         Returns:
-            The others, on the host.
+            The choices, and the others on the host.
         """
         text, word = self.encoded.token(t)
-        stacks, row = self.proposal.arrived(self.encoded, states)
+        stacks, row = self.proposal.arrived(self.encoded, state)
         log_least = -math.inf if every else math.log(LEAST)
         stacks, listed = self.proposal.listed(stacks, row[text], word, log_least)
-        on_host = fetched(*listed.computed, *others)
-        num_computed = len(listed.computed)
-        log_p = torch.cat([state.log_p for state in states], 1)
-        scored = self.proposal.scored(listed, *on_host[:num_computed])
-        ahead = NextWordChoices(row, log_p, listed, *scored)
         self._ground.stacks = stacks
-        ends = np.cumsum([0, *(state.row.shape[1] for state in states)]).tolist()
-        parts = zip(states, pairwise(ends), strict=True)
-        self._ahead[:] = [(state, ahead.of(*part)) for state, part in parts]
-        return [*on_host[num_computed:]]
-
-    def _found(self, state: PendingStacks) -> NextWordChoices | None:
-        return next((ahead for listed, ahead in self._ahead if listed is state), None)
+        on_host = fetched(*listed.computed, *others)
+        number = len(listed.computed)
+        scored = self.proposal.scored(listed, *on_host[:number])
+        return NextWordChoices(row, state.log_p, listed, *scored), [*on_host[number:]]
 
     def _again(
         self, row: Integers, word: Integers, log_least: NDArray[np.float64]
@@ -218,13 +200,7 @@ class StackSteps:
         wait. A draw of the unlisted class is resolved by listing its members.
         """
         (text, word), u = self.encoded.token(t), uniforms(t)
-        others = [] if origin is None else [origin]
-        ahead = self._found(state)
-        if ahead is None:
-            others = self._list([state], t, others)
-            ahead = self._ahead[0][1]
-        else:
-            others = [*fetched(*others)]
+        ahead, others = self._listed(state, t, [] if origin is None else [origin])
         if origin is not None:
             (origin,) = others
             ahead = ahead.resampled(origin, text)
@@ -256,7 +232,7 @@ class StackSteps:
 
     def choices(
         self, state: PendingStacks, t: int, score: Tensor, cut: Cut | None
-    ) -> Dense:
+    ) -> StackChoices:
         """List numbers of REDUCEs, ranked as ``WordByWord`` says.
 
         Unlikely ones are listed only if the beam has room: only then may it not omit
@@ -264,30 +240,22 @@ class StackSteps:
         """
         text, word = self.encoded.token(t)
         alive, width = score[text] > -torch.inf, max(cut.widths) if cut else 0
-        if self._found(state) is None:
-            self._list([state], t, every=cut is None or cut.exhaustive)
-        ahead = self._found(state)
-        assert ahead is not None
+        ahead, _ = self._listed(state, t, every=cut is None or cut.exhaustive)
         log_least = np.full(alive.shape, math.log(LEAST))
         while True:
             pair = ahead.listed.pair
             rank = ahead.rank[pair].masked_fill(~alive[..., None], -torch.inf)
             room = (rank > -torch.inf).flatten(1).sum(1) < width
-            if isinstance(cut, Fading):
-                room &= ~cut.faded[text]
             missing = room[:, None] & ahead.listed.more[pair] & alive
             if not missing.any():
                 break
             log_least[missing.numpy()] = -np.inf
             listed, scored = self._again(ahead.row[text], word, log_least)
             ahead = NextWordChoices(ahead.row, ahead.log_p, listed, *scored)
-        self._ahead[:] = [
-            (of, ahead if of is state else other) for of, other in self._ahead
-        ]
         size = (*score.shape, rank.shape[-1])
-        every, every_q = rank.new_full(size, -torch.inf), rank.new_zeros(size)
-        every[text], every_q[text] = rank, ahead.log_q[pair][..., :-1]
-        return Dense(every, every_q)
+        every = rank.new_full(size, -torch.inf)
+        every[text] = rank
+        return StackChoices(log_p=every, next_word=ahead)
 
     def take(
         self,
@@ -299,9 +267,8 @@ class StackSteps:
     ) -> Taken:
         """Reduce; word t joins the stacks at the next step."""
         text, _ = self.encoded.token(t)
-        ahead = self._found(state)
-        assert ahead is not None, "choices were asked for"
-        ahead = ahead.resampled(origin, text)
+        assert isinstance(choices, StackChoices)
+        ahead = choices.next_word.resampled(origin, text)
         return Taken(self._gone_on(ahead, t, *ahead.chosen(choice[text])), (choice,))
 
     def _gone_on(
@@ -322,7 +289,6 @@ class StackSteps:
 class WordByWord(StepProposal):
     """q(z | x) = prod_t q(z_t | z_<t, x_<=t), over p's own stacks."""
 
-    searches_know_q: ClassVar[bool] = True
     widening: ClassVar[int] = WIDENING
     model: RNNGJoint
     name: str
@@ -361,7 +327,7 @@ class WordByWord(StepProposal):
         padding = encoded.batch.targets.shape[1] - before.shape[2]
         before = F.pad(before, (0, padding))
         trees = Trees(before, torch.zeros_like(before[..., :1].sum(-1)))
-        stacks, row = self.arrived(encoded, [found.state])
+        stacks, row = self.arrived(encoded, found.state)
         log_p = self._sent(found.state.log_p)
         if not encoded.longest:  # nothing was decided
             row = np.take_along_axis(row, found.origin.numpy(), 1)
@@ -387,32 +353,14 @@ class WordByWord(StepProposal):
         cost = self.model.log_unknown(encoded)
         return cached[0] + cost[:, None]
 
-    def beam_and_sample(
-        self, encoded: Encoded, width: int, uniforms: Uniforms, num_samples: int
-    ) -> tuple[Beam, Draws]:
-        cut: Best | Fading = Best(width)
-        if self.name == "adapted":  # ``prior`` ranks by log q, which tells no share
-            cut = Fading(width, torch.zeros(len(encoded.words), dtype=torch.float64))
-        steps = self.drawn_steps(encoded)
-        origin = torch.zeros(len(steps.length), num_samples, dtype=torch.long)
-        searched, sampled = side_by_side(
-            steps,
-            searching(steps, cut, with_log_q=True),
-            sampling(steps, uniforms, origin),
-        )
-        beam = self.thinning_of(encoded, searched).beam
-        draws, _ = self.draws_of(encoded, sampled)
-        return beam, draws
-
     def arrived(
-        self, encoded: Encoded, states: Sequence[PendingStacks]
+        self, encoded: Encoded, state: PendingStacks
     ) -> tuple[Stacks, Integers]:
-        """Put the last word on the stacks of several runs; return the rows, (B, K)."""
-        stacks, last = states[0].ground.stacks, states[0].last
-        row = np.concatenate([state.row for state in states], 1)
-        if last is None:
-            return stacks.compact(row)
-        return self.shifted(stacks, row, *encoded.token(last))
+        """Put the last word on the stacks; return the rows, (B, K)."""
+        stacks = state.ground.stacks
+        if state.last is None:
+            return stacks.compact(state.row)
+        return self.shifted(stacks, state.row, *encoded.token(state.last))
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Log q(z_k | x) in nats, (B, K) float64."""

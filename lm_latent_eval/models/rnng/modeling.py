@@ -31,7 +31,7 @@ class RNNG(RNNGJoint):
     config_class = RNNGConfig
     base_model_prefix = "rnng"
     main_input_name = "inputs"
-    estimators: Sequence[str] = ("auto", "mixed", "dpf", "is", "beam", "smc")
+    estimators: Sequence[str] = ("auto", "dpf", "is", "beam", "smc")
     """Supported estimators, the default first."""
 
     def __init__(self, config: RNNGConfig) -> None:

@@ -174,9 +174,7 @@ class Prefixes:
             yield from self._apart(method, texts, stops, bar)
             return
         at_once = partial(self._in_one_search, method, stops)
-        for batch, rows in self.evaluation.in_batches(
-            texts, method.num_samples, at_once
-        ):
+        for batch, rows in self.evaluation.in_batches(texts, at_once):
             bar.update(num_words(batch))
             yield from zip(batch, rows, strict=True)
 
@@ -270,9 +268,7 @@ class Prefixes:
                 for stop in {0, *stops[text.name]}
             ]
             rows = Rows({})
-            for batch, log_w in self.evaluation.in_batches(
-                prefixes, method.num_samples, work
-            ):
+            for batch, log_w in self.evaluation.in_batches(prefixes, work):
                 for prefix, row in zip(batch, log_w, strict=True):
                     rows.log_w[len(prefix.words)] = row
             bar.update(len(text.words))

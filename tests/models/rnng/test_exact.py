@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lm_latent_eval.estimators import Bound, Estimate
-from lm_latent_eval.inference import ImportanceSampling, Mixed, cuts, mixed
+from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.inference import ImportanceSampling
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.inference.streams import Streams
@@ -18,12 +18,11 @@ from lm_latent_eval.models.rnng import choices, crf, left_to_right
 from lm_latent_eval.models.rnng.choices import log_marginal
 from lm_latent_eval.models.rnng.crf import num_trees
 from lm_latent_eval.models.rnng.trees import Trees
-from lm_latent_eval.scoring.budget import budget_of
+from lm_latent_eval.scoring.budget import method_of
 from lm_latent_eval.scoring.options import ScoringOptions
 from lm_latent_eval.testing import laws
 from lm_latent_eval.text.batch import TokenBatch
 from lm_latent_eval.text.words import END, START, UNKNOWN
-from tests.means import weights_are_of
 from tests.models.rnng import reference
 from tests.models.rnng.reference import every_prefix
 from tests.models.test_variants import VARIANTS
@@ -150,8 +149,8 @@ def test_log_p_that_the_steps_know_is_that_of_the_model(name, kind, bound, monke
     batch = TokenBatch.collate([TEXT[:2], [*TEXT, 5, END], [END]], first=START)
     proposal = rnng.proposal(name)
     encoded, uniforms = proposal.encode(batch), Streams([1, 2, 3], 50)
-    beam, draws = proposal.beam_and_sample(encoded, 10, uniforms, 50)
-    for made in (beam, draws, proposal.sample(encoded, uniforms, 50)):
+    beam = proposal.beam(encoded, 10)
+    for made in (beam, proposal.sample(encoded, uniforms, 50)):
         if kind != "new":
             assert made.log_p is None
             continue
@@ -160,25 +159,6 @@ def test_log_p_that_the_steps_know_is_that_of_the_model(name, kind, bound, monke
         if made is beam:
             used = beam.score > -torch.inf
         same(made.log_p[used], log_p[used])
-    alone = proposal.sample(encoded, uniforms, 50)
-    assert torch.equal(draws.latents.before, alone.latents.before)
-    same(draws.log_q, alone.log_q)
-
-
-def test_a_search_that_holds_little_is_given_up(monkeypatch):
-    """One tree is found then; estimates stay unbiased, and claim nothing more."""
-    monkeypatch.setattr(cuts, "LEAST_SHARE", 0.9)
-    rnng, number = reference.tiny(), 600
-    text, estimator = [*TEXT, 5], Mixed(6)
-    batch = TokenBatch.collate([text] * number, first=START)
-    proposal = rnng.proposal("adapted")
-    log_w = estimator.log_weights(Texts(rnng, proposal, batch, [*range(number)]))
-    _, found, _, _ = mixed.divided(log_w, 3)
-    assert (found > -torch.inf).sum(1).eq(1).all()
-    assert estimator.estimate(log_w[0], 6).bound is not Bound.EXACT
-    exact = log_prefix(rnng, text)
-    assert (estimator.found(log_w) < exact).all()
-    weights_are_of(exact, estimator.unbiased(log_w).logsumexp(-1) - math.log(3))
 
 
 def test_what_was_read_of_some_stacks_is_not_taken_for_others():
@@ -293,7 +273,7 @@ def test_probabilities_of_all_next_words_total_one_within_their_errors(seed):
     """By the default, with 20 samples, after eight words; of one word and of two."""
     model = reference.tiny(seed=seed)
     proposal, options = model.proposal(), ScoringOptions(num_samples=20)
-    method = budget_of(options, model.estimators, proposal=proposal).method
+    method = method_of(options, model.estimators, proposal)
     words = random.Random(seed).choices([UNKNOWN, 4, 5], k=8)
     begin = Particles.begin(1, "cpu")
     context = method.extend(Texts(model, proposal, piece(words), [7]), begin)
