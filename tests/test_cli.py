@@ -277,7 +277,7 @@ def test_the_shell_completes(tmp_path):
         return sorted(word.strip() for word in found.read_text().split("\x0b"))
 
     assert completed("es") == ["estimate"]
-    assert completed("estimate DIR --target") == ["--target-stderr"]
+    assert completed("estimate DIR --temp") == ["--temperature"]
     estimators = sorted(["auto", *ESTIMATORS.names()])
     assert completed("estimate DIR --estimator ") == estimators
     assert completed("estimate DIR --data te") == ["texts.jsonl"]

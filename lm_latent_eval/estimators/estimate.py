@@ -419,11 +419,12 @@ class Estimate:
 
         Example:
             >>> import torch
+            >>> from dataclasses import replace
             >>> estimate = Estimate.from_log_weights(torch.zeros(10), num_tokens=3)
             >>> other = Estimate.from_log_weights(torch.full((9,), 0.1), num_tokens=3)
             >>> estimate.bounded_above(other).upper is None
             True
-            >>> round(estimate.checked(0.0, 1.0).bounded_above(other).upper, 4)
+            >>> round(replace(estimate, stderr=0.1).bounded_above(other).upper, 4)
             0.1052
         """
         if self.stderr is None or self.bound is Bound.NONE:

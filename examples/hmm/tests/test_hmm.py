@@ -29,7 +29,7 @@ def tiny() -> Case:
         every_walk,
         words=(1, 4, 5),
         proposals=model.proposal_names,
-        reads_on=("adapted",),
+        reads_on=("adapted", "prior"),
     )
 
 
