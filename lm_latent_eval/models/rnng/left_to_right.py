@@ -29,7 +29,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 from typing import ClassVar
 
@@ -70,18 +69,12 @@ WIDENING = 16
 twice as many take twice as long for two thirds of the error."""
 
 
-@dataclass
-class Ground:
-    """Mutable table of stacks that all histories of a piece share."""
-
-    stacks: Stacks
-
-
 @dataclass(frozen=True)
 class PendingStacks:
     """K histories of each of B texts, before the last word is put on their stacks."""
 
-    ground: Ground
+    stacks: Stacks
+    """Table of stacks that all histories share."""
     row: Integers
     """Stack of each history, (B, K)."""
     last: int | None
@@ -94,6 +87,8 @@ class PendingStacks:
 class NextWordChoices:
     """Stacks before the next word, and their choices, for texts that have one."""
 
+    stacks: Stacks
+    """Table of stacks, those after every choice included."""
     row: Integers
     """Stack of each history of every text, (B, K)."""
     log_p: Tensor
@@ -145,16 +140,12 @@ class StackSteps:
     def num_steps(self) -> int:
         return self.encoded.longest
 
-    @cached_property
-    def _ground(self) -> Ground:
-        return Ground(self.encoded.state.stacks)
-
     def begin(self, num_histories: int | None) -> PendingStacks:
         """Stacks before the piece, of K histories or of the given ones."""
         row = self.encoded.state.row
         row = np.broadcast_to(row, (len(row), num_histories or row.shape[1]))
         log_p = torch.zeros(row.shape, dtype=torch.float64)
-        return PendingStacks(self._ground, row, None, log_p)
+        return PendingStacks(self.encoded.state.stacks, row, None, log_p)
 
     def num_histories(self, state: PendingStacks) -> int:
         histories: int = state.row.shape[1]
@@ -177,19 +168,23 @@ class StackSteps:
         stacks, row = self.proposal.arrived(self.encoded, state)
         log_least = -math.inf if every else math.log(LEAST)
         stacks, listed = self.proposal.listed(stacks, row[text], word, log_least)
-        self._ground.stacks = stacks
         on_host = fetched(*listed.computed, *others)
         number = len(listed.computed)
         scored = self.proposal.scored(listed, *on_host[:number])
-        return NextWordChoices(row, state.log_p, listed, *scored), [*on_host[number:]]
+        ahead = NextWordChoices(stacks, row, state.log_p, listed, *scored)
+        return ahead, [*on_host[number:]]
 
     def _again(
-        self, row: Integers, word: Integers, log_least: NDArray[np.float64]
-    ) -> tuple[Listed, tuple[Tensor, Tensor, Tensor, Tensor]]:
-        self._ground.stacks, listed = self.proposal.listed(
-            self._ground.stacks, row, word, log_least
-        )
-        return listed, self.proposal.scored(listed, *fetched(*listed.computed))
+        self,
+        ahead: NextWordChoices,
+        row: Integers,
+        word: Integers,
+        log_least: NDArray[np.float64],
+    ) -> NextWordChoices:
+        """List choices of some of the stacks anew."""
+        stacks, listed = self.proposal.listed(ahead.stacks, row, word, log_least)
+        scored = self.proposal.scored(listed, *fetched(*listed.computed))
+        return NextWordChoices(stacks, ahead.row, ahead.log_p, listed, *scored)
 
     def draw(
         self, state: PendingStacks, t: int, uniforms: Uniforms, origin: Tensor | None
@@ -214,9 +209,9 @@ class StackSteps:
             row, u_class = ahead.row[text][which, k][:, None], uniform[which, k]
             # Within the class q is p's own: the rest of the uniform number decides.
             left = ((1 - u_class).log() - log_q[which, k]).clamp_max(0.0)
-            log_least = left + ahead.log_class[ahead.listed.pair[which, k]]
-            listed, scored = self._again(row, word[which], log_least[:, None].numpy())
-            among = NextWordChoices(row, added, listed, *scored)
+            least = left + ahead.log_class[ahead.listed.pair[which, k]]
+            among = self._again(ahead, row, word[which], least[:, None].numpy())
+            ahead, listed = replace(ahead, stacks=among.stacks), among.listed
             log_prob = among.log_q[listed.pair]
             choice = (log_prob.exp().cumsum(-1) < u_class[:, None, None]).sum(-1)
             choice = choice.minimum(listed.number[listed.pair] - 1)
@@ -250,8 +245,7 @@ class StackSteps:
             if not missing.any():
                 break
             log_least[missing.numpy()] = -np.inf
-            listed, scored = self._again(ahead.row[text], word, log_least)
-            ahead = NextWordChoices(ahead.row, ahead.log_p, listed, *scored)
+            ahead = self._again(ahead, ahead.row[text], word, log_least)
         size = (*score.shape, rank.shape[-1])
         every = rank.new_full(size, -torch.inf)
         every[text] = rank
@@ -282,7 +276,7 @@ class StackSteps:
         row, log_p = ahead.row.copy(), ahead.log_p.clone()
         row[text] = after
         log_p[text] += added
-        return PendingStacks(self._ground, row, t, log_p)
+        return PendingStacks(ahead.stacks, row, t, log_p)
 
 
 @dataclass(frozen=True)
@@ -357,10 +351,9 @@ class WordByWord(StepProposal):
         self, encoded: Encoded, state: PendingStacks
     ) -> tuple[Stacks, Integers]:
         """Put the last word on the stacks; return the rows, (B, K)."""
-        stacks = state.ground.stacks
         if state.last is None:
-            return stacks.compact(state.row)
-        return self.shifted(stacks, state.row, *encoded.token(state.last))
+            return state.stacks.compact(state.row)
+        return self.shifted(state.stacks, state.row, *encoded.token(state.last))
 
     def log_prob(self, encoded: Encoded, trees: Trees) -> Tensor:
         """Log q(z_k | x) in nats, (B, K) float64."""
