@@ -27,7 +27,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import lm_latent_eval
 from benchmarks.estimators import altered, half_width
@@ -57,8 +56,7 @@ ROWS: dict[str, dict[str, int]] = {
     "other random numbers": {SEED: 1},
     "MOST_PAIRS / 4": {"MOST_PAIRS": candidates.MOST_PAIRS // 4},
     "MOST_PAIRS x 4": {"MOST_PAIRS": 4 * candidates.MOST_PAIRS},
-    "BEGUN x 4": {"BEGUN": 4 * candidates.BEGUN},
-    "HELD x 4": {"HELD": 4 * candidates.HELD},
+    "COMMON x 4": {"COMMON": 4 * candidates.COMMON},
     "LINKED x 4": {"LINKED": 4 * candidates.LINKED},
     "LINKED = 0": {"LINKED": 0},
 }
@@ -128,10 +126,10 @@ def scores(
     texts = altered(["as they are"], asked.texts, 0)["as they are"]
     states, found, seconds = list[int](), list[Estimate](), list[float]()
 
-    def counted(batch: TokenBatch, graph: KnowledgeGraph) -> Tensor:
-        nodes = candidates.candidates_of(batch, graph)
-        states.append(nodes.shape[1])
-        return nodes
+    def counted(batch: TokenBatch, graph: KnowledgeGraph) -> candidates.Candidates:
+        found = candidates.candidates_of(batch, graph)
+        states.append(found.nodes.shape[1])
+        return found
 
     Scorer(small, options, quiet=True).score_texts([Query(0, "compiles", texts[0])])
     scorer = Scorer(world, options, quiet=True)

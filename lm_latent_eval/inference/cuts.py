@@ -77,6 +77,7 @@ class Best:
     """The W best of each text: a beam."""
 
     groups: ClassVar[int] = 1
+    num_narrow: ClassVar[int] = 0
     num_checks: ClassVar[int] = 0
     exhaustive: ClassVar[bool] = False
     width: int
@@ -116,9 +117,10 @@ class Thinned:
     """Error that ranks may have, nats, (B,)."""
     places_factor: Tensor
     """Factor of the places that each text uses at least, by its length, (B,)."""
+    num_narrow: int = 0
+    """Number of groups that check the first ones, with half of what those may list."""
     num_checks: int = 0
-    """Number of groups, the last ones, that check the others, ranked by another
-    look-ahead if there is one."""
+    """Number of groups after these that check by another look-ahead."""
 
     @property
     def groups(self) -> int:

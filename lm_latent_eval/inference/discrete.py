@@ -230,7 +230,7 @@ class DiscreteFilter(Estimator):
         # Each of its words may be the one that was not expected.
         chances = words.clamp(1, LONGEST) * factor.square()
         doubt = proposal.word_cost(q) + chances.log()
-        cut = Thinned(tuple(widths), uniforms, whole, doubt, factor, checks)
+        cut = Thinned(tuple(widths), uniforms, whole, doubt, factor, CHECKS, checks)
         return proposal.search(q, cut, score)
 
     def extend(self, texts: Texts, after: Weighted | None) -> Passes:

@@ -73,12 +73,13 @@ class TextSteps(Protocol):
         """How many integers a decision is."""
         ...
 
-    def begin(self, history: Integers, check: Booleans) -> None:
+    def begin(self, history: Integers, kind: Integers) -> None:
         """Begin with some of the histories before the text.
 
         Args:
             history: Which, group after group, (H,).
-            check: Of which groups ranks are to be those of another look-ahead, (G,).
+            kind: 1 of groups that may list half of what the first ones (0) may, where
+                that is limited; 2 of those ranked by another look-ahead, (G,).
         """
         ...
 
@@ -187,8 +188,8 @@ class _Rule(NamedTuple):
     """What chooses which histories of a text go on."""
 
     places: Places
-    check: Booleans
-    """Mask of groups that check others, (G,)."""
+    kind: Integers
+    """Kind of each group, (G,)."""
     uniforms: Floats | None
     """Random numbers of each step, (T, G, 4); None: the best go on."""
 
@@ -196,17 +197,18 @@ class _Rule(NamedTuple):
 def _rules(cut: Cut, num_texts: int, num_steps: int) -> list[_Rule]:
     """Return what each text is searched by."""
     width, groups = np.array(cut.widths), cut.groups
-    check = np.arange(groups) >= groups - cut.num_checks
+    numbers = groups - cut.num_narrow - cut.num_checks, cut.num_narrow, cut.num_checks
+    kind = np.repeat(np.arange(3), numbers)
     if not isinstance(cut, Thinned):
         nothing = np.zeros(groups)
         places = Places(width, width, nothing, nothing > 0)
-        return [_Rule(places, check, None)] * num_texts
+        return [_Rule(places, kind, None)] * num_texts
     uniforms = np.zeros((num_steps, num_texts, groups, 4))
     for t, table in enumerate(uniforms):
         table[:] = cut.uniforms(t).numpy()
     columns = (x.numpy() for x in (cut.fewest, cut.worth, cut.whole))
     rows = zip(*columns, uniforms.swapaxes(0, 1), strict=True)
-    return [_Rule(Places(width, *row), check, u) for *row, u in rows]
+    return [_Rule(Places(width, *row), kind, u) for *row, u in rows]
 
 
 def _search_text(steps: TextSteps, rule: _Rule, score: Floats | None) -> FoundText:
@@ -220,7 +222,7 @@ def _search_text(steps: TextSteps, rule: _Rule, score: Floats | None) -> FoundTe
         group = np.searchsorted(history, ends)
         if steps.num_steps == 0:
             history, group = _best_histories(history, group, score, places.width)
-    steps.begin(history, rule.check)
+    steps.begin(history, rule.kind)
     before = np.zeros(len(history)) if score is None else score[history]
     log_p, log_f = np.zeros(len(history)), np.zeros(len(history))
     left_out = ~places.whole if unbiased else np.diff(group) > places.width

@@ -21,6 +21,8 @@ from lm_latent_eval.models.kglm.chain import CONTINUE, DERIVED, NEW, NONE, log_t
 from lm_latent_eval.models.kglm.parent_gains import Worth, gains_at
 from lm_latent_eval.models.kglm.tables import Tables, weigh_links
 
+OUTLOOKS = 3
+"""Ways to rank the choices of a search: those of its groups (``table_search``)."""
 LITTLE = 3.0
 """Nats. NEW mentions of entities that are worth more as parents are not shared: walks
 that remember one already gain less."""
@@ -60,7 +62,7 @@ class Choices(NamedTuple):
     """
 
     first: Integers
-    """Index of the first choice of each list, and the end, (D + 3,)."""
+    """Index of the first choice of each list, and the end, (D + 4,)."""
     mention: Integers
     """(N,)."""
     state: Integers
@@ -183,7 +185,7 @@ def last_mention(window: Integers) -> int:
 @compiled
 def choices(
     tables: Tables,
-    outlooks: tuple[Outlook, Outlook],
+    outlooks: tuple[Outlook, Outlook, Outlook],
     t: int,
     of: Pasts,
     normalized: bool,
@@ -198,15 +200,19 @@ def choices(
         normalized: Whether to sum what the choices of each past are worth.
     """
     number, size, other = len(of.window), tables.word.shape[1], tables.other
-    room = number * 16 + 2 * size
+    room = number * 16 + OUTLOOKS * size
     mention, state = np.zeros(room, np.int64), np.zeros(room, np.int64)
     log_p, value = np.zeros(room), np.zeros(room)
-    first = np.zeros(number + 3, np.int64)
+    first = np.zeros(number + OUTLOOKS + 1, np.int64)
     log_new, log_z, gain = np.zeros(number), np.zeros(number), np.zeros(number)
     cutoff, stays = of.window.shape[1], np.zeros(size, np.int64)
-    both = len(of.outlook) > 0 and of.outlook.max() > 0
+    used = np.arange(OUTLOOKS) == 0
+    used[of.outlook] = True
     gains = [gains_at(outlooks[0].worth, t, cutoff, size)]
-    gains.append(gains_at(outlooks[1].worth, t, cutoff, size) if both else gains[0])
+    for o in range(1, OUTLOOKS):
+        gains.append(
+            gains_at(outlooks[o].worth, t, cutoff, size) if used[o] else gains[0]
+        )
     parents_matter = len(outlooks[0].worth.known) > 0
     valuable = [each[cutoff] > LITTLE for each in gains]
     not_shared = [np.nonzero(each)[0] for each in valuable]
@@ -214,7 +220,7 @@ def choices(
     mass, reached = np.zeros(size), np.empty(size, np.int64)
     links, n = tables.links, 0
     for d in range(number):
-        if n + 3 * size > room:
+        if n + (OUTLOOKS + 1) * size > room:
             room = 2 * room
             mention, state = _grown(mention, room), _grown(state, room)
             log_p, value = _grown(log_p, room), _grown(value, room)
@@ -262,8 +268,8 @@ def choices(
                 value[i] += gained[cutoff, s] - gained[stays[s], s]
             stays[window] = 0
         log_new[d], first[d + 1] = types[NEW], n
-    for o in range(2):
-        if o == 0 or both:
+    for o in range(OUTLOOKS):
+        if used[o]:
             for s in range(1, tables.num_listed):
                 if not valuable[o][s]:
                     mention[n], state[n], log_p[n] = NEW, s, tables.new[t, s]
@@ -274,7 +280,8 @@ def choices(
     for i in range(n):
         log_p[i] += tables.word[t, state[i]]
     if normalized:
-        new = np.array([_log_sum(value[first[i] : first[i + 1]]) for i in (-3, -2)])
+        lists = range(number, number + OUTLOOKS)
+        new = np.array([_log_sum(value[first[i] : first[i + 1]]) for i in lists])
         for d in range(number):
             own = _log_sum(value[first[d] : first[d + 1]])
             log_z[d] = _log_sum(np.array([own, log_new[d] + new[of.outlook[d]]]))
@@ -398,7 +405,7 @@ def draw_walks(
     alike = np.zeros(number, np.int64)
     while True:
         of = pasts(tables, windows, alike)
-        found = choices(tables, (outlook, outlook), t, of, True)
+        found = choices(tables, (outlook, outlook, outlook), t, of, True)
         new, stop = len(of.window), False
         value = found.value[found.first[new] :]
         peak = value.max() if len(value) else -np.inf
@@ -435,7 +442,7 @@ def log_q_walks(
     alike, log_q = np.zeros(number, np.int64), np.zeros(number)
     for t in range(given.shape[1]):
         of = pasts(tables, windows, alike)
-        found = choices(tables, (outlook, outlook), start + t, of, True)
+        found = choices(tables, (outlook, outlook, outlook), start + t, of, True)
         for k in range(number):
             d, log_here = of.which[k], -np.inf
             for new in range(2):

@@ -29,7 +29,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lm_latent_eval.inference.ragged import expand_ranges
 from lm_latent_eval.models.kglm.graph_file import (
@@ -180,24 +179,23 @@ class KnowledgeGraph:
         return start, torch.searchsorted(self.edge_key, key, right=True)
 
     def aliases_with(
-        self, word: Tensor, start: int, end: int, most: int | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Find the aliases that have one of these words at one of some places.
+        self, word: Tensor, end: int, most: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Find the aliases that have one of these words at one of the first places.
 
         Args:
             word: Extended word ids, (W,).
-            start: The first place; an alias begins at 0.
-            end: One past the last.
+            end: Number of places.
             most: Words that more aliases have there are not looked up.
 
         Returns:
-            The aliases' words from that one on (M, L), their nodes (M,), and which of
-            the W words that is (M,).
+            Words of the aliases (M, L), their nodes (M,), which of the W words that is
+            (M,), and at which place of the alias (M,).
         """
         _, number, longest = self.aliases.shape
         key = word.long() * longest
         low, high = torch.searchsorted(
-            self.lookups.alias_key, torch.stack([key + start, key + end])
+            self.lookups.alias_key, torch.stack([key, key + end])
         )
         if most is not None:
             high = torch.where(high - low <= most, high, low)
@@ -205,9 +203,7 @@ class KnowledgeGraph:
         entry = self._inside("alias_order", self.lookups.alias_order[entry])
         alias, place = entry // longest, entry % longest
         words = self._inside("aliases", self.aliases[alias // number, alias % number])
-        rest = place[:, None] + torch.arange(longest)
-        words = F.pad(words, (0, longest)).gather(1, rest)
-        return words, alias // number, which
+        return words, alias // number, which, place
 
     def _inside(self, column: str, ids: Tensor) -> Tensor:
         """Check ids that a file may have got wrong."""

@@ -387,7 +387,7 @@ class AliasMatching(nn.Module):
         """
         inside = torch.arange(targets.shape[1]) < length[:, None]
         text = targets.masked_fill(~inside, -1)
-        words, node, position = graph.aliases_with(text.flatten(), 0, 1)
+        words, node, position, _ = graph.aliases_with(text.flatten(), 1)
         ahead = words_ahead(text, words.shape[1], position)
         used = words != 0
         there = self.weight.device

@@ -17,6 +17,7 @@ from lm_latent_eval.inference.cuts import Cut, Thinned
 from lm_latent_eval.inference.table_search import Listing, Taken, each_its_own
 from lm_latent_eval.models.kglm.candidates import (
     FEW,
+    Candidates,
     candidates_of,
     others_than,
     with_twisted,
@@ -30,6 +31,7 @@ from lm_latent_eval.models.kglm.chain import (
     expected_mentions,
 )
 from lm_latent_eval.models.kglm.choices import (
+    OUTLOOKS,
     Choices,
     Outlook,
     Pasts,
@@ -77,7 +79,7 @@ class WalkTables:
         graph, batch, twist = self.scores.graph, self.scores.batch, self.scores.twist
         if graph.num_nodes <= FEW:  # and there are no words to score
             return torch.arange(graph.num_nodes).expand(len(batch.inputs), -1)
-        nodes = candidates_of(batch, graph)
+        nodes = candidates_of(batch, graph).nodes
         return nodes if twist is None else with_twisted(nodes, twist)
 
     @cached_property
@@ -88,9 +90,9 @@ class WalkTables:
         """Return the twist that walks of a text are drawn by."""
         return by_twist
 
-    def searched(self, text: int) -> tuple[Outlooks, Outlooks]:
-        """Return by what walks are ranked, and by what those of groups that check."""
-        return by_twist, by_twist
+    def searched(self, text: int) -> tuple[Outlooks, ...]:
+        """Return what ranks the walks of each kind of group."""
+        return (by_twist,) * OUTLOOKS
 
     def log_twist(self, text: int, t: int, last: Integers, just: Booleans) -> Floats:
         """Return the expected log p of the rest after last mentions, (K,)."""
@@ -112,8 +114,12 @@ class LookAhead(WalkTables):
     """Whether groups that check have an outlook of their own."""
 
     @cached_property
-    def nodes(self) -> Tensor:
+    def candidates(self) -> Candidates:
         return candidates_of(self.scores.batch, self.scores.graph)
+
+    @property
+    def nodes(self) -> Tensor:  # type: ignore[override]
+        return self.candidates.nodes
 
     @cached_property
     def parents(self) -> list[Parents]:
@@ -156,13 +162,14 @@ class LookAhead(WalkTables):
 
         return of
 
-    def searched(self, text: int) -> tuple[Outlooks, Outlooks]:
+    def searched(self, text: int) -> tuple[Outlooks, ...]:
         mine = self._ranking(text, self.parents[text], self.beta[text])
+        half = without(mine, self.candidates.lesser[text].numpy())
         if not self.checks:
-            return mine, mine
+            return mine, half, mine
         tables, parents = self.tables[text], self.everybody[text]
         beta = clamped(backward(tables, parents), FURTHEST)
-        return mine, self._ranking(text, parents, beta)
+        return mine, half, self._ranking(text, parents, beta)
 
     def _ranking(self, text: int, parents: Parents, beta: Floats) -> Outlooks:
         """Return the outlook of the chain and of what entities are worth as parents."""
@@ -228,6 +235,20 @@ def by_look_ahead(tables: Tables, beta: Floats) -> Outlook:
     """Return log p of words plus the expected log p of the text after them."""
     mention = tables.word + beta[1:, 0, class_of(tables)]
     return Outlook(mention, mention, tables.word[:, :1] + beta[1:, 1], NOTHING)
+
+
+def without(outlooks: Outlooks, lesser: Booleans) -> Outlooks:
+    """Return the outlook of walks that begin no mention of some candidates."""
+    if not lesser.any():
+        return outlooks
+
+    def half(tables: Tables) -> Outlook:
+        outlook = outlooks(tables)
+        mention = outlook.mention.copy()
+        mention[:, : len(lesser)][:, lesser] = -np.inf
+        return outlook._replace(mention=mention)
+
+    return half
 
 
 def class_of(tables: Tables) -> Integers:
@@ -323,16 +344,15 @@ def walk_searches(
     """
     searches = []
     for b, tables in enumerate(whole.tables):
+        ranked = whole.searched(b)
+        every = _may_list_all(whole.scores, length[b], cut)
+        if every:
+            ranked = ranked[0], *ranked[::2]
+        draws = isinstance(cut, Thinned)
         search = WalkSearch(
-            whole,
-            b,
-            tables,
-            whole.searched(b),
-            history[b],
-            length[b],
-            draws=isinstance(cut, Thinned),
+            whole, b, tables, ranked, history[b], length[b], draws=draws
         )
-        if _may_list_all(whole.scores, length[b], cut):
+        if every:
             num_nodes = whole.scores.graph.num_nodes
             left = others_than(torch.from_numpy(tables.node), num_nodes)
             if len(left):
@@ -366,23 +386,26 @@ class WalkSearch(TextWalks):
     """Whether nodes that are not listed may be drawn."""
     num_columns: ClassVar[int] = 2
     _windows: Integers = field(init=False)
-    _check: Integers = field(init=False)
+    _kind: Integers = field(init=False)
     _at: tuple[int, Pasts, Choices] = field(init=False)
     _incomplete: bool = field(init=False)
 
-    def begin(self, history: Integers, check: Booleans) -> None:
+    def begin(self, history: Integers, kind: Integers) -> None:
         """Begin with the nodes of some histories."""
         other, tables = self.tables.other, self.tables
         hidden = np.isfinite(tables.new[:, other]).any()
         self._incomplete = bool(hidden or (tables.links.tail == other).any())
-        window, self._check = self.history[torch.from_numpy(history)], check.astype(int)
+        window = self.history[torch.from_numpy(history)]
+        # Walks of groups that rank alike may share their choices.
+        first = [self.outlooks_of.index(of) for of in self.outlooks_of]
+        self._kind = np.array(first)[kind]
         self._windows = self.states(window.flatten()).reshape(window.shape)
 
     def choices(self, t: int, log_w: Floats, group: Integers) -> Listing:
         """List what may follow the different pasts, and NEW entities."""
-        tables, which = self.tables, np.repeat(self._check, np.diff(group))
+        tables, which = self.tables, np.repeat(self._kind, np.diff(group))
         of = pasts(tables, self._windows, which)
-        outlooks = self.outlooks[0], self.outlooks[1]
+        outlooks = self.outlooks[0], self.outlooks[1], self.outlooks[2]
         found = choices(tables, outlooks, t, of, self.whole.normalized)
         if not self.draws:
             found.value[found.state == tables.other] = -np.inf

@@ -105,19 +105,22 @@ def test_edges_are_found_as_by_looking_at_all(triples, reflexive, inverse):
     assert row.tolist() == [k // n for k in key]
 
 
-def test_words_in_the_midst_lead_to_nodes():
+def test_words_lead_to_nodes():
     names = {"A": [[7, 8, 9], [9]], "B": [[5, 8, 8]], "C": [[8], [6, 7]], "D": [[6, 7]]}
     graph = KnowledgeGraph.build([], names, max_aliases=2, max_alias_words=3)
     word = torch.tensor([8, 7, 0, -1, 9])
 
     def found(most):
-        words, node, which = graph.aliases_with(word, 1, 3, most)
-        rows = zip(words.tolist(), node.tolist(), which.tolist(), strict=True)
-        return sorted((w, graph.node_names[n], rest) for rest, n, w in rows)
+        columns = graph.aliases_with(word, 2, most)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return sorted(
+            (w, graph.node_names[n], place, words) for words, n, w, place in rows
+        )
 
-    of_eight = [(0, "A", [8, 9, 0]), (0, "B", [8, 0, 0]), (0, "B", [8, 8, 0])]
-    others = [(1, "C", [7, 0, 0]), (1, "D", [7, 0, 0]), (4, "A", [9, 0, 0])]
-    assert found(3) == of_eight + others
+    of_eight = [(0, "A", 1, [7, 8, 9]), (0, "B", 1, [5, 8, 8]), (0, "C", 0, [8, 0, 0])]
+    of_seven = [(1, "A", 0, [7, 8, 9]), (1, "C", 1, [6, 7, 0]), (1, "D", 1, [6, 7, 0])]
+    others = [(4, "A", 0, [9, 0, 0])]
+    assert found(3) == of_eight + of_seven + others
     assert found(2) == others, "of words that many aliases have none"
 
 

@@ -103,3 +103,25 @@ def test_passes_that_read_on_are_unbiased(kglm, few_listed):
     of = Weights.of(method.extend(texts.piece(2, 4), read).log_w)
     for passes in (of.passes, of.narrow, of.other):
         weights_are_of(exact.logsumexp(-1).item(), passes, 0.1)
+
+
+def test_narrower_passes_begin_no_mention_of_the_lesser_half(kglm, monkeypatch):
+    """Of the nodes that an edge suggests; so they find less, by what those hold."""
+    kglm = tiny_models.kglm(kglm.knowledge, cutoff=3)
+    kglm = tiny_models.randomised(kglm, 2, 1.0)
+    monkeypatch.setattr(candidates, "FEW", 0)
+    monkeypatch.setattr(candidates, "LINKED", 2)
+    proposal, batch = kglm.proposal("adapted").with_checks(), tiny_models.batch([TEXT])
+    nodes, lesser = proposal.encode(batch).tables.candidates
+    assert nodes.shape[1] == 1 + 1 + 2
+    assert lesser.tolist() == [[False, False, False, True]]
+    walks = walks_of(kglm, len(TEXT))
+    log_p = kglm.log_joint(kglm.encode(batch), walks)
+    left = log_p.masked_fill((walks.node == nodes[0, 3]).any(-1), -torch.inf)
+    assert left.logsumexp(-1) < log_p.logsumexp(-1) - 0.3, "premise: a difference"
+    many = tiny_models.batch([TEXT] * SEEDS)
+    texts = Texts(kglm, proposal, many, [*range(SEEDS)])
+    of = Weights.of(DiscreteFilter(PASSES * 8).log_weights(texts))
+    for passes in (of.passes, of.other):
+        weights_are_of(log_p.logsumexp(-1).item(), passes, 0.1)
+    weights_are_of(left.logsumexp(-1).item(), of.narrow, 0.1)

@@ -145,8 +145,9 @@ def encoded(kglm, *texts):
 
 def candidates(graph, *texts):
     """Names of the states of each text but the first, which is nobody."""
-    states = candidates_of(TokenBatch.collate(texts, first=2), graph)
+    states, lesser = candidates_of(TokenBatch.collate(texts, first=2), graph)
     assert not states[:, 0].any()
+    assert not lesser[states == 0].any()
     return [[graph.node_names[n] for n in nodes if n] for nodes in states]
 
 
@@ -157,10 +158,13 @@ def test_candidates_have_a_word_and_whole_names_come_first(monkeypatch):
         max_aliases=1,
         max_alias_words=3,
     )
-    texts = [5, 7, 8, 7, 9], [8, 5, 9]
-    assert candidates(graph, *texts) == [[*"BDCAE"], [*"CABDE"]], "one is left"
+    texts = [5, 7, 8, 5, 7, 9], [8, 5, 9]
+    assert candidates(graph, *texts) == [[*"BADCE"], [*"CADBE"]], "one is left"
     monkeypatch.setattr(named, "FEW", 0)
-    assert candidates(graph, *texts) == [[*"BDCA"], [*"CABD"]]
+    assert candidates(graph, *texts) == [[*"BADC"], [*"CADB"]]
+    monkeypatch.setattr(named, "COMMON", 2)
+    assert candidates(graph, *texts) == [[*"AD"], [*"AD"]], "they have an 8"
+    monkeypatch.setattr(named, "COMMON", 4)
     monkeypatch.setattr(named, "MOST_PAIRS", FEWEST_WORDS)  # one a short text
     assert candidates(graph, *texts) == [["B"], ["C"]]
 
