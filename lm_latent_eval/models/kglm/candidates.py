@@ -56,7 +56,7 @@ def candidates_of(batch: TokenBatch, graph: KnowledgeGraph) -> Candidates:
     """
     texts = (text[:length] for text, length in zip(*batch.on_host, strict=True))
     rows = zip(*(_candidates_of_text(text, graph) for text in texts), strict=True)
-    return Candidates(*(pad_sequence(part, batch_first=True) for part in rows))
+    return Candidates(*(pad_sequence([*part], batch_first=True) for part in rows))
 
 
 def with_twisted(nodes: Tensor, twist: Twist) -> Tensor:

@@ -118,7 +118,7 @@ class LookAhead(WalkTables):
         return candidates_of(self.scores.batch, self.scores.graph)
 
     @property
-    def nodes(self) -> Tensor:  # type: ignore[override]
+    def nodes(self) -> Tensor:
         return self.candidates.nodes
 
     @cached_property
