@@ -214,7 +214,10 @@ def alterations(texts: list[str]) -> dict[str, Alter]:
         "two interleaved": interleaved,
         "five joined": joined(5),
         "twelve joined": joined(12),
-        **{f"{words} words": long(words) for words in (200, 300, 400, 1000, 3000)},
+        **{
+            f"{words} words": long(words)
+            for words in (200, 300, 400, 600, 1000, 1500, 3000)
+        },
     }
 
 

@@ -24,9 +24,6 @@ those come first that are most of what words are expected to name."""
 COMMON = 1 << 12
 """A word suggests the aliases that have it where these are no more than so many."""
 
-STANDING = 3.0
-"""Nats. What one more word of an alias that stands in the text makes it more likely."""
-
 FEW = 1 << 10
 """Number of remaining nodes up to which all are states of a text. More are drawn as
 one, so estimates of texts that mention them unnamed vary."""
@@ -122,7 +119,8 @@ def _suggested(text: Tensor, graph: KnowledgeGraph) -> tuple[Tensor, Tensor, Ten
     around = F.pad(text, (longest, longest), value=-1).unfold(0, longest, 1)
     standing = (words == around[position + longest - place]) & (words != 0)
     whole = (standing == (words != 0)).all(-1)
-    odds = (STANDING * (standing.sum(-1) + whole).double()).exp()
+    # A word more is worth a nat: three or six find no more.
+    odds = (standing.sum(-1) + whole).double().exp()
     total = odds.new_zeros(len(text)).index_add(0, position, odds)
     number = torch.bincount(position, minlength=len(text))
     return node, odds / total[position], (number <= COMMON // 2)[position]
