@@ -35,7 +35,7 @@ from benchmarks.scale import peak
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.estimators import Estimate
 from lm_latent_eval.models.checkpoint import Checkpoint
-from lm_latent_eval.models.kglm import candidates, search
+from lm_latent_eval.models.kglm import candidates, outlooks
 from lm_latent_eval.models.kglm.configuration import KGLMConfig
 from lm_latent_eval.models.kglm.graph import REFLEXIVE, KnowledgeGraph
 from lm_latent_eval.models.kglm.modeling import KGLM
@@ -134,7 +134,7 @@ def scores(
 
     Scorer(small, options, quiet=True).score_texts([Query(0, "compiles", texts[0])])
     scorer = Scorer(world, options, quiet=True)
-    with mock.patch.object(search, "candidates_of", counted):
+    with mock.patch.object(outlooks, "candidates_of", counted):
         for n, text in enumerate(texts):
             begin = time.process_time()
             [answer] = scorer.score_texts([Query(0, f"text/{n}", text)])

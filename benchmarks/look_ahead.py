@@ -23,7 +23,7 @@ import lm_latent_eval
 from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.models.kglm.chain import Parents, backward
 from lm_latent_eval.models.kglm.choices import Outlook
-from lm_latent_eval.models.kglm.search import (
+from lm_latent_eval.models.kglm.outlooks import (
     NOTHING,
     LookAhead,
     Outlooks,

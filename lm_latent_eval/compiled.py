@@ -35,9 +35,12 @@ Keys = NDArray[np.uint64]
 
 SOURCES = (
     "inference/pruning.py",
+    "inference/sorted_lists.py",
+    "inference/table_search.py",
     "models/kglm/chain.py",
     "models/kglm/choices.py",
     "models/kglm/parent_gains.py",
+    "models/kglm/search.py",
     "models/kglm/tables.py",
     "wrappers/tokens/edges.py",
 )

@@ -80,9 +80,9 @@ def test_indices_are_checked_in_all_tests():
 WHERE = """
 import logging
 logging.basicConfig()
-from lm_latent_eval.inference.pruning import tails
+from lm_latent_eval.inference.sorted_lists import sorted_lists
 import numpy as np
-print(tails(np.array([0.0, -np.inf])))
+print(sorted_lists(np.array([0, 2]), np.array([0.0, -np.inf])).tail)
 """
 
 

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import sent, widened
-from lm_latent_eval.inference.pruning import Places, thin_table
+from lm_latent_eval.inference.pruning import CUT_LANE, GRID, thin_table
+from lm_latent_eval.inference.sorted_lists import Places
 from lm_latent_eval.latent import Uniforms
 
-GRID = 2.0**-10
-"""Nats: a hundred times what float32 scores of a text differ by in another batch."""
 LEAST = -(2.0**34)
 """The rank of what is impossible, behind all that is above -2^24 nats: more than those
 of a million tokens. Rank and place of fewer than 2^29 options fit into one int64."""
@@ -67,9 +66,6 @@ FEWEST = 40
 """Places of the widest groups, at least: what looks hopeless may be ranked wrongly."""
 LEAST_USED = 1 / 32
 """Share of W that is used at least, so that wider groups err less in any text."""
-CUT_LANE, CHOICE_LANE, MERGE_LANE = 0, 1, 2
-"""Random numbers of a step that thin, that draw within a class of choices, and that
-draw one of merged histories."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,5 @@
 r"""Pruning in compiled loops: which choices of a step survive, and their weights.
 
-The histories of a text fall into groups that are pruned apart, such as the passes of a
-discrete particle filter. Each history chooses from one sorted list or several, which
-others may share, at an offset of its own. The best of a list are listed by themselves,
-with a rank in nats and a key; the others are an interval, of which only the sum is
-needed. What survives of an interval is found by inverting its sum.
-
 A filter keeps W choices of a group so that sums over them stay unbiased. Choices of
 equal keys, after which everything goes on alike, are merged: one is kept, drawn in
 proportion to its rank, as if its rank were their total. With ranks r_i it then finds
@@ -14,8 +8,8 @@ the threshold c with
 .. math:: \sum_i \min(r_i / c, 1) = W
 
 keeps what ranks above it, and W minus their number of the others by systematic
-sampling, each with probability r_i / c, and then as if its rank were c. What is listed
-must not depend on the random numbers.
+sampling, each with probability r_i / c, and then as if its rank were c. What survives
+of an interval (``sorted_lists.py``) is found by inverting its sum.
 
 A beam keeps the W best. Source: Fearnhead and Clifford (2003), section 3.2.
 """
@@ -27,73 +21,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm_latent_eval.compiled import Booleans, Floats, Integers, Keys, compiled
+from lm_latent_eval.compiled import Floats, Integers, Keys, compiled
+from lm_latent_eval.inference.sorted_lists import (
+    ROUNDING,
+    TINIEST,
+    Intervals,
+    Items,
+    Places,
+    Runs,
+)
 
-MARGIN = 0.1
-"""Nats below the threshold that would be found before merging, which lowers it."""
+GRID = 2.0**-10
+"""Nats: a hundred times what float32 scores of a text differ by in another batch."""
+CUT_LANE, CHOICE_LANE, MERGE_LANE = 0, 1, 2
+"""Random numbers of a step that thin, that draw within a class of choices, and that
+draw one of merged histories."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of it are spread evenly over (0, 1), modulo 1."""
-ROUNDING = 1e-9
-"""A number of places is no integer by so little."""
-TINIEST = 1e-300
-
-
-class Runs(NamedTuple):
-    """Sorted lists of choices, one below the other."""
-
-    first: Integers
-    """Index of the first place of each list, and the end, (L + 1,)."""
-    value: Floats
-    """Ranks from the largest down, but for an offset, nats, (N,)."""
-    tail: Floats
-    """Sums of e^(value - the list's largest) from each place of a list on, (N,)."""
-    choice: Integers
-    """Index of the choice at each place, (N,)."""
-
-    def choices_at(self, intervals: Intervals, some: Items | Survivors) -> Integers:
-        """Return the choices of places in intervals, (n,)."""
-        place = self.first[intervals.run[some.interval]] + some.place
-        choice: Integers = self.choice[place]
-        return choice
-
-
-class Intervals(NamedTuple):
-    """From which lists the histories of G groups choose."""
-
-    first: Integers
-    """Index of each group's first interval, and the end, (G + 1,)."""
-    run: Integers
-    """The list, (I,)."""
-    offset: Floats
-    """Number that is added to the ranks of each interval, nats, (I,)."""
-
-
-class Places(NamedTuple):
-    """How many choices of each group survive."""
-
-    width: Integers
-    """W: the most, (G,)."""
-    fewest: Integers
-    """The fewest, once anything was cut, (G,)."""
-    share: Floats
-    """The share of a group's total that is worth a place, (G,)."""
-    whole: Booleans
-    """Whether all choices have fitted so far, (G,)."""
-
-
-class Items(NamedTuple):
-    """Choices that are listed by themselves, group after group."""
-
-    first: Integers
-    """Index of each group's first entry, and the end, (G + 1,)."""
-    interval: Integers
-    """(n,)."""
-    place: Integers
-    """In its list, (n,)."""
-    rank: Floats
-    """Nats, (n,)."""
-    begin: Integers
-    """Index in its list of each interval's first unlisted choice, (I,)."""
 
 
 class Survivors(NamedTuple):
@@ -107,173 +51,6 @@ class Survivors(NamedTuple):
     """In its list, (N,)."""
     log_f: Floats
     """Log factor of its weight, nats, (N,)."""
-
-
-SHORT = 64
-"""The longest lists that are sorted by insertion."""
-
-
-@compiled
-def sorted_lists(first: Integers, value: Floats) -> Runs:
-    """Sort lists of choices; of equal ranks the first one comes first.
-
-    Args:
-        first: Where each list begins, and the end, (L + 1,).
-        value: Ranks, but for an offset, nats, (N,).
-    """
-    choice, ranked, tail = np.arange(len(value)), value.copy(), np.empty(len(value))
-    for i in range(len(first) - 1):
-        begin, end = first[i], first[i + 1]
-        if end - begin > SHORT:
-            order = np.argsort(-value[begin:end], kind="mergesort")
-            choice[begin:end] = begin + order
-            ranked[begin:end] = value[begin:end][order]
-        else:
-            for n in range(begin + 1, end):
-                moved, at = ranked[n], n
-                while at > begin and ranked[at - 1] < moved:
-                    ranked[at], choice[at] = ranked[at - 1], choice[at - 1]
-                    at -= 1
-                ranked[at], choice[at] = moved, n
-        tail[begin:end] = tails(ranked[begin:end])
-    return Runs(first, ranked, tail, choice)
-
-
-@compiled
-def tails(value: Floats) -> Floats:
-    """Return the sums of e^(value - value[0]) from each place of a sorted list on."""
-    tail, total = np.zeros(len(value)), 0.0
-    for i in range(len(value) - 1, -1, -1):
-        if value[i] > -np.inf:
-            total += math.exp(value[i] - value[0])
-        tail[i] = total
-    return tail
-
-
-@compiled
-def number_at_least(value: Floats, least: float) -> int:
-    """Count the numbers of a list, from the largest down, that are no less."""
-    low, high = 0, len(value)
-    while low < high:
-        middle = (low + high) // 2
-        if value[middle] >= least:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@compiled
-def _worth(
-    runs: Runs, intervals: Intervals, group: int, c: float, unbiased: bool
-) -> float:
-    """Return how many places choices are worth if one of rank c is worth one.
-
-    Those of lower ranks are worth less, or nothing if ``unbiased`` is false.
-    """
-    number = 0.0
-    for i in range(intervals.first[group], intervals.first[group + 1]):
-        base = intervals.offset[i]
-        begin, end = runs.first[intervals.run[i]], runs.first[intervals.run[i] + 1]
-        if begin == end or base == -np.inf:
-            continue
-        at = begin
-        if base + runs.value[begin] >= c:
-            at += number_at_least(runs.value[begin:end], max(c - base, -1e300))
-            number += at - begin
-        if unbiased and at < end and runs.tail[at] > 0:
-            number += runs.tail[at] * math.exp(base + runs.value[begin] - c)
-    return number
-
-
-@compiled
-def _log_total(runs: Runs, intervals: Intervals, group: int) -> float:
-    """Return the log of the sum of all ranks of a group."""
-    total, peak = 0.0, -np.inf
-    for again in range(2):
-        for i in range(intervals.first[group], intervals.first[group + 1]):
-            begin, end = runs.first[intervals.run[i]], runs.first[intervals.run[i] + 1]
-            if begin < end and runs.tail[begin] > 0:
-                best = intervals.offset[i] + runs.value[begin]
-                if again:
-                    total += runs.tail[begin] * math.exp(best - peak)
-                else:
-                    peak = max(peak, best)
-        if peak == -np.inf:
-            return peak
-    return peak + math.log(total)
-
-
-@compiled
-def listed(
-    runs: Runs,
-    intervals: Intervals,
-    places: Places,
-    unbiased: bool,
-) -> tuple[Items, Booleans]:
-    """List the choices that may be worth a place by themselves.
-
-    Args:
-        runs: Lists of choices.
-        intervals: What histories choose from.
-        places: How many survive.
-        unbiased: Whether to thin, or to keep the best.
-
-    Returns:
-        The items, and of which groups all choices fit: of these all are listed.
-    """
-    groups, number = len(places.width), len(intervals.run)
-    whole, begin = places.whole.copy(), np.zeros(number, np.int64)
-    size = 0
-    for g in range(groups):
-        every = _worth(runs, intervals, g, -np.inf, False)
-        whole[g] = whole[g] and every <= places.width[g]
-        floor = -np.inf
-        if not whole[g] and every > 0:
-            floor = _floor(runs, intervals, g, places, unbiased, every) - MARGIN
-        for i in range(intervals.first[g], intervals.first[g + 1]):
-            start, end = runs.first[intervals.run[i]], runs.first[intervals.run[i] + 1]
-            if intervals.offset[i] > -np.inf:
-                least = max(floor - intervals.offset[i], -1e300)
-                begin[i] = number_at_least(runs.value[start:end], least)
-            size += begin[i]
-    first = np.zeros(groups + 1, np.int64)
-    interval, place = np.empty(size, np.int64), np.empty(size, np.int64)
-    rank, n = np.empty(size), 0
-    for g in range(groups):
-        for i in range(intervals.first[g], intervals.first[g + 1]):
-            for j in range(begin[i]):
-                interval[n], place[n] = i, j
-                value = runs.value[runs.first[intervals.run[i]] + j]
-                rank[n] = intervals.offset[i] + value
-                n += 1
-        first[g + 1] = n
-    return Items(first, interval, place, rank, begin), whole
-
-
-@compiled
-def _floor(
-    runs: Runs,
-    intervals: Intervals,
-    g: int,
-    places: Places,
-    unbiased: bool,
-    every: float,
-) -> float:
-    """Return about the rank that survives for sure, nats; ``every`` counts choices."""
-    c = _log_total(runs, intervals, g)
-    enough = min(float(places.width[g]), every)
-    if unbiased:
-        c += math.log(max(places.share[g], TINIEST))
-        worth = math.ceil(_worth(runs, intervals, g, c, True) - ROUNDING)
-        enough = min(max(float(places.fewest[g]), worth), enough) - ROUNDING
-        while _worth(runs, intervals, g, c + 0.7, True) > places.width[g]:
-            c += 0.7
-    for _ in range(2000):
-        if _worth(runs, intervals, g, c, unbiased) >= enough:
-            break
-        c -= 0.5
-    return c
 
 
 @compiled
@@ -504,7 +281,7 @@ def thin(
         items: What is listed.
         key: Of items: equal where everything goes on alike, (n,).
         places: How many survive; of groups that are ``whole`` all do.
-        uniforms: Numbers of (0, 1): for the cut and for merging, (G, 2).
+        uniforms: Numbers of (0, 1) of the step, (G, 3 or more).
     """
     size, groups = len(items.rank), len(places.width)
     for g in range(groups):
@@ -518,10 +295,9 @@ def thin(
                     at = _keep(kept, at, items.interval[n], items.place[n], 0.0)
         else:
             some = slice(items.first[g], items.first[g + 1])
-            log_f = merged(items.rank[some], key[some], uniforms[g, 1])
-            at = _thin_group(
-                runs, intervals, items, log_f, places, uniforms[g, 0], g, kept, at
-            )
+            log_f = merged(items.rank[some], key[some], uniforms[g, MERGE_LANE])
+            u = uniforms[g, CUT_LANE]
+            at = _thin_group(runs, intervals, items, log_f, places, u, g, kept, at)
         first[g + 1] = at
     return Survivors(first, kept[0][:at], kept[1][:at], kept[2][:at])
 
@@ -629,13 +405,13 @@ def recombined(log_w: Floats, key: Integers) -> Floats:
 
 
 @compiled
-def best(items: Items, width: Integers, grid: float) -> Survivors:
-    """Keep the W best of each group; of those that tie on a grid the first ones."""
+def best(items: Items, width: Integers) -> Survivors:
+    """Keep the W best of each group; of those that tie on the grid the first ones."""
     kept, first = np.zeros(0, np.int64), np.zeros(len(width) + 1, np.int64)
     for g in range(len(width)):
         mine = items.rank[items.first[g] : items.first[g + 1]]
         some = np.nonzero(mine > -np.inf)[0]
-        order = np.argsort(-np.rint(mine[some] / grid), kind="mergesort")
+        order = np.argsort(-np.rint(mine[some] / GRID), kind="mergesort")
         kept = np.concatenate((kept, some[order[: width[g]]] + items.first[g]))
         first[g + 1] = len(kept)
     return Survivors(

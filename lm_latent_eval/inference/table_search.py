@@ -1,259 +1,103 @@
-"""Searches of models that score a text once: lists and pruning in compiled loops.
+"""Searches of models that score a text once: what each begins with, and what it found.
 
 What no latent changes is looked up in tables, so texts are searched one by one, on the
-host, each in all of its groups at once: the passes of a filter, or one beam. A model
-lists the choices of a step, and keys those that may be worth a place by themselves; it
-does not know who prunes.
+host, each in all of its groups at once: the passes of a filter, or one beam. Steps are
+taken in compiled loops, many a call: a model lists its choices, ``sorted_lists`` and
+``pruning`` choose among them, and the model goes on with what survives.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lm_latent_eval.compiled import Booleans, Floats, Integers, Keys
-from lm_latent_eval.inference.cuts import (
-    CHOICE_LANE,
-    CUT_LANE,
-    GRID,
-    MERGE_LANE,
-    Cut,
-    Thinned,
-)
-from lm_latent_eval.inference.pruning import (
-    GOLDEN,
-    Intervals,
-    Places,
-    best,
-    listed,
-    sorted_lists,
-    thin,
-)
+from lm_latent_eval.compiled import Booleans, Floats, Integers, compiled
+from lm_latent_eval.inference.cuts import Cut, Thinned
+from lm_latent_eval.inference.pruning import GOLDEN
+from lm_latent_eval.inference.sorted_lists import Places
 
 
-class Listing(NamedTuple):
-    """All choices of a step, in lists that histories share."""
-
-    first: Integers
-    """Index of the first place of each list, and the end, (L + 1,)."""
-    value: Floats
-    """Ranks of choices, but for an offset, nats, (N,)."""
-    intervals: Intervals
-    """Intervals that each group chooses from."""
-    several: bool
-    """Whether a choice may stand for several."""
-
-
-class Taken(NamedTuple):
-    """What N survivors of a step decided."""
-
-    history: Integers
-    """Index of the history that each continues, (N,)."""
-    columns: Integers
-    """The decisions, (columns, N)."""
-    log_p: Floats
-    """log p(z_t, x_t | the history), nats, (N,)."""
-    log_f: Floats
-    """Minus the log of the probability that it was drawn in place of a choice that
-    stood for several, nats, (N,)."""
-
-
-class TextSteps(Protocol):
-    """Steps of one text, which keeps its histories."""
-
-    @property
-    def num_steps(self) -> int: ...
-
-    @property
-    def num_columns(self) -> int:
-        """How many integers a decision is."""
-        ...
-
-    def begin(self, history: Integers, kind: Integers) -> None:
-        """Begin with some of the histories before the text.
-
-        Args:
-            history: Which, group after group, (H,).
-            kind: 1 of groups that may list half of what the first ones (0) may, where
-                that is limited; 2 of those ranked by another look-ahead, (G,).
-        """
-        ...
-
-    def choices(self, t: int, log_w: Floats, group: Integers) -> Listing:
-        """List all choices, given what histories weigh and where groups begin."""
-        ...
-
-    def keys(self, interval: Integers, choice: Integers) -> Keys:
-        """Return numbers that are equal where everything goes on alike.
-
-        Args:
-            interval: Of the listing, which tells the history, (n,).
-            choice: From the list of that interval, (n,).
-        """
-        ...
-
-    def take(
-        self, interval: Integers, choice: Integers, group: Integers, u: Floats
-    ) -> Taken:
-        """Go on with what survived.
-
-        Args:
-            interval: Of the listing, (N,).
-            choice: From the list of that interval, (N,).
-            group: Where the survivors of each group begin, and the end, (G + 1,).
-            u: A number of (0, 1) for each group, which draws where choices stood for
-                several (``each_its_own``).
-        """
-        ...
-
-
-class FoundText(NamedTuple):
-    """Latents of one text that a search has kept, group after group."""
-
-    first: Integers
-    """Index of each group's first history, and the end, (G + 1,)."""
-    columns: Integers
-    """(columns, N, T)."""
-    origin: Integers
-    """Index of the history before the piece that each continues, (N,)."""
-    log_p: Floats
-    """log p of latents and text, nats, (N,)."""
-    log_f: Floats
-    """Log of one over the probability to survive, (N,)."""
-    cut: Booleans
-    """Whether anything may have been left out, (G,)."""
-
-
-class Found(NamedTuple):
-    """Latents of B texts, K each; places that are left over come last in a group."""
-
-    columns: tuple[Tensor, ...]
-    """(B, K, T) each."""
-    score: Tensor
-    """log p + log f so far, (B, K) float64; ``-inf`` of what is left over."""
-    origin: Tensor
-    log_p: Tensor
-    log_f: Tensor
-    cut: Tensor
-    """(B, G)."""
-
-
-def search(
-    texts: Sequence[TextSteps], cut: Cut, score: Tensor | None, num_steps: int
-) -> Found:
-    """Search texts one by one.
-
-    Args:
-        texts: Their steps.
-        cut: What chooses which histories go on.
-        score: Of the histories before the texts, on the host, nats, (B, K), in as many
-            groups as there are; None: each group begins with the only one.
-        num_steps: T, of the longest text.
-    """
-    rules = _rules(cut, len(texts), num_steps)
-    found = [
-        _search_text(steps, rule, None if score is None else score[b].numpy())
-        for b, (steps, rule) in enumerate(zip(texts, rules, strict=True))
-    ]
-    groups = cut.groups
-    size = max(1, *(int(np.diff(each.first).max()) for each in found))
-    columns = np.zeros((texts[0].num_columns, len(texts), groups, size, num_steps), int)
-    shape = len(texts), groups, size
-    origin, log_p = np.zeros(shape, int), np.zeros(shape)
-    log_f, total = np.full(shape, -np.inf), np.full(shape, -np.inf)
-    for b, each in enumerate(found):
-        for g in range(groups):
-            mine = slice(each.first[g], each.first[g + 1])
-            number = mine.stop - mine.start
-            columns[:, b, g, :number, : each.columns.shape[2]] = each.columns[:, mine]
-            origin[b, g, :number] = each.origin[mine]
-            log_p[b, g, :number] = each.log_p[mine]
-            log_f[b, g, :number] = each.log_f[mine]
-            total[b, g, :number] = each.log_p[mine] + each.log_f[mine]
-    so_far, begun, log_joint, weight = (
-        torch.from_numpy(part).flatten(1, 2) for part in (total, origin, log_p, log_f)
-    )
-    if score is not None:
-        so_far = so_far + score.gather(1, begun)
-    decided = tuple(torch.from_numpy(part).flatten(1, 2) for part in columns)
-    was_cut = torch.from_numpy(np.stack([each.cut for each in found]))
-    return Found(decided, so_far, begun, log_joint, weight, was_cut)
-
-
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
     """What chooses which histories of a text go on."""
 
     places: Places
     kind: Integers
-    """Kind of each group, (G,)."""
-    uniforms: Floats | None
-    """Random numbers of each step, (T, G, 4); None: the best go on."""
+    """Kind of each group: 0 of the first ones, 1 of those that may list half of what
+    these may, where that is limited, 2 of those with another look-ahead, (G,)."""
+    uniforms: Floats
+    """Random numbers of each step, (T, G, 4)."""
+    unbiased: bool
+    """Whether to thin, or to keep the best."""
 
 
-def _rules(cut: Cut, num_texts: int, num_steps: int) -> list[_Rule]:
-    """Return what each text is searched by."""
+class Kept(NamedTuple):
+    """N histories that are kept, group after group, and what led to them."""
+
+    first: Integers
+    """Index of each group's first history, and the end, (G + 1,)."""
+    log_w: Floats
+    """Log p before the text, log p of latents and text, and log of one over the
+    probability to survive, nats, (3, N)."""
+    whole: Booleans
+    """Whether all choices of a group have fitted so far, (G,)."""
+    cut: Booleans
+    """Whether anything may have been left out, (G,)."""
+    ends: Integers
+    """Where the survivors of each step end among all, (t,)."""
+    links: Integers
+    """Of all survivors of all steps, and room for more: the history that each
+    continues, and what it decided, (1 + columns, M)."""
+
+
+def rules(cut: Cut, num_texts: int, num_steps: int) -> list[Rule]:
+    """Return what each of B texts of up to T steps is searched by."""
     width, groups = np.array(cut.widths), cut.groups
     numbers = groups - cut.num_narrow - cut.num_checks, cut.num_narrow, cut.num_checks
     kind = np.repeat(np.arange(3), numbers)
+    uniforms = np.zeros((num_texts, num_steps, groups, 4))
     if not isinstance(cut, Thinned):
         nothing = np.zeros(groups)
         places = Places(width, width, nothing, nothing > 0)
-        return [_Rule(places, kind, None)] * num_texts
-    uniforms = np.zeros((num_steps, num_texts, groups, 4))
-    for t, table in enumerate(uniforms):
-        table[:] = cut.uniforms(t).numpy()
+        return [Rule(places, kind, u, False) for u in uniforms]
+    for t in range(num_steps):
+        uniforms[:, t] = cut.uniforms(t).numpy()
     columns = (x.numpy() for x in (cut.fewest, cut.worth, cut.whole))
-    rows = zip(*columns, uniforms.swapaxes(0, 1), strict=True)
-    return [_Rule(Places(width, *row), kind, u) for *row, u in rows]
+    rows = zip(*columns, uniforms, strict=True)
+    return [Rule(Places(width, *row), kind, u, True) for *row, u in rows]
 
 
-def _search_text(steps: TextSteps, rule: _Rule, score: Floats | None) -> FoundText:
-    """Search one text in all groups."""
-    places, unbiased = rule.places, rule.uniforms is not None
-    groups = len(places.width)
+def beginning(
+    rule: Rule, score: Floats | None, num_steps: int, num_columns: int
+) -> tuple[Integers, Kept]:
+    """Return the histories that a text begins with, and what is kept of them.
+
+    Args:
+        rule: Of the text.
+        score: Of the histories before it, in as many groups as there are, nats, (K,);
+            None: each group begins with the only one.
+        num_steps: How many follow. Of a text that does not go on the best are kept.
+        num_columns: How many integers a decision is.
+    """
+    groups = len(rule.kind)
     history, group = np.zeros(groups, np.int64), np.arange(groups + 1)
     if score is not None:
         (history,) = (score > -np.inf).nonzero()
         ends = np.arange(groups + 1) * (len(score) // groups)
         group = np.searchsorted(history, ends)
-        if steps.num_steps == 0:
-            history, group = _best_histories(history, group, score, places.width)
-    steps.begin(history, rule.kind)
-    before = np.zeros(len(history)) if score is None else score[history]
-    log_p, log_f = np.zeros(len(history)), np.zeros(len(history))
-    left_out = ~places.whole if unbiased else np.diff(group) > places.width
-    links: list[Taken] = []
-    for t in range(steps.num_steps):
-        listing = steps.choices(t, before + log_p + log_f, group)
-        runs, chosen_from = (
-            sorted_lists(listing.first, listing.value),
-            listing.intervals,
-        )
-        items, whole = listed(runs, chosen_from, places, unbiased)
-        if rule.uniforms is None:
-            u = np.zeros((groups, 4))
-            kept = best(items, places.width, GRID)
-            cut_now = np.diff(kept.first) >= places.width
-        else:
-            u, places = rule.uniforms[t], places._replace(whole=whole)
-            key = steps.keys(items.interval, runs.choices_at(chosen_from, items))
-            cut_and_merge = np.ascontiguousarray(u[:, [CUT_LANE, MERGE_LANE]])
-            kept = thin(runs, chosen_from, items, key, places, cut_and_merge)
-            cut_now = ~whole
-        left_out = left_out | cut_now | listing.several
-        choice = runs.choices_at(chosen_from, kept)
-        taken = steps.take(kept.interval, choice, kept.first, u[:, CHOICE_LANE])
-        links.append(taken)
-        before = before[taken.history]
-        log_p = log_p[taken.history] + taken.log_p
-        log_f = log_f[taken.history] + kept.log_f + taken.log_f
-        group = kept.first
-    columns, origin = _traced_back(steps.num_columns, links, len(log_p))
-    return FoundText(group, columns, history[origin], log_p, log_f, left_out)
+        if num_steps == 0:
+            width = rule.places.width
+            history, group = _best_histories(history, group, score, width)
+    log_w = np.zeros((3, len(history)))
+    if score is not None:
+        log_w[0] = score[history]
+    whole = rule.places.whole
+    cut = ~whole if rule.unbiased else np.diff(group) > rule.places.width
+    nothing = np.zeros(0, np.int64), np.zeros((1 + num_columns, 0), np.int64)
+    return history, Kept(group, log_w, whole, cut, *nothing)
 
 
 def _best_histories(
@@ -275,13 +119,65 @@ def each_its_own(u: Floats, first: Integers, some: Integers) -> Floats:
     return spread
 
 
-def _traced_back(
-    num_columns: int, links: Sequence[Taken], number: int
-) -> tuple[Integers, Integers]:
-    """Follow survivors to what they decided at each step, and where they began."""
-    last: Integers = np.arange(number)
-    columns = np.zeros((num_columns, number, len(links)), np.int64)
-    for t in reversed(range(len(links))):
-        columns[..., t] = links[t].columns[:, last]
-        last = links[t].history[last]
-    return columns, last
+@compiled
+def with_links(kept: Kept, history: Integers, decided: Integers) -> Kept:
+    """Add the links of a step: which history survivors continue, and decisions."""
+    at = kept.ends[-1] if len(kept.ends) > 0 else 0
+    end, links = at + len(history), kept.links
+    if end > links.shape[1]:
+        links = np.zeros((len(links), 2 * end), np.int64)
+        links[:, :at] = kept.links[:, :at]
+    links[0, at:end], links[1:, at:end] = history, decided
+    ends = np.append(kept.ends, end)
+    return Kept(kept.first, kept.log_w, kept.whole, kept.cut, ends, links)
+
+
+@compiled
+def _traced_back(kept: Kept) -> tuple[Integers, Integers]:
+    """Follow histories to what they decided at each step, and where they began."""
+    number, num_steps = kept.log_w.shape[1], len(kept.ends)
+    origin = np.arange(number)
+    columns = np.zeros((len(kept.links) - 1, number, num_steps), np.int64)
+    for t in range(num_steps - 1, -1, -1):
+        at = kept.ends[t - 1] if t > 0 else 0
+        for n in range(number):
+            for c in range(len(columns)):
+                columns[c, n, t] = kept.links[1 + c, at + origin[n]]
+            origin[n] = kept.links[0, at + origin[n]]
+    return columns, origin
+
+
+def together(
+    found: Sequence[tuple[Integers, Kept]], score: Tensor | None, num_steps: int
+) -> tuple[tuple[Tensor, ...], ...]:
+    """Return what was found of B texts of up to T steps, K histories each.
+
+    Args:
+        found: Of each text the histories that it began with, and what is kept.
+        score: Of the histories before the texts, on the host, nats, (B, K').
+        num_steps: T.
+
+    Returns:
+        The columns of latents, (B, K, T) each. Then log p + log f so far, the history
+        that each continues, log p and log f, (B, K) each, and what was cut, (B, G).
+        Places that are left over come last in a group, and have a log f of ``-inf``.
+    """
+    groups, num_columns = len(found[0][1].cut), len(found[0][1].links) - 1
+    size = max(1, *(int(np.diff(kept.first).max()) for _, kept in found))
+    shape = len(found), groups * size
+    columns = np.zeros((num_columns, *shape, num_steps), int)
+    origin, log_p, log_f = np.zeros(shape, int), np.zeros(shape), np.zeros(shape)
+    log_f[:] = -np.inf
+    for b, (history, kept) in enumerate(found):
+        gap = np.arange(groups) * size - kept.first[:-1]
+        place = np.arange(kept.first[-1]) + np.repeat(gap, np.diff(kept.first))
+        decided, begun = _traced_back(kept)
+        columns[:, b, place, : decided.shape[2]] = decided
+        origin[b, place] = history[begun]
+        _, log_p[b, place], log_f[b, place] = kept.log_w
+    total, before = torch.from_numpy(log_p + log_f), torch.from_numpy(origin)
+    if score is not None:
+        total = total + score.gather(1, before)
+    was_cut = np.stack([kept.cut for _, kept in found])
+    log_p_and_f = (torch.from_numpy(x) for x in (log_p, log_f, was_cut))
+    return tuple(map(torch.from_numpy, columns)), (total, before, *log_p_and_f)

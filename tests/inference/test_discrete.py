@@ -31,7 +31,8 @@ from lm_latent_eval.inference.discrete import (
     Weights,
 )
 from lm_latent_eval.inference.particles import Particles
-from lm_latent_eval.inference.pruning import Places, thin_table
+from lm_latent_eval.inference.pruning import thin_table
+from lm_latent_eval.inference.sorted_lists import Places
 from lm_latent_eval.inference.step_choices import Ragged
 from lm_latent_eval.inference.streams import Streams
 from tests.means import weights_are_of

@@ -10,19 +10,20 @@ import torch
 
 from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.pruning import (
-    Intervals,
-    Items,
-    Places,
     best,
-    listed,
     member,
     merged,
     recombined,
-    sorted_lists,
-    tails,
     thin,
     thin_table,
     threshold,
+)
+from lm_latent_eval.inference.sorted_lists import (
+    Intervals,
+    Items,
+    Places,
+    listed,
+    sorted_lists,
 )
 
 GRID = 2000
@@ -86,7 +87,7 @@ def test_each_choice_survives_by_its_share(width, share):
     places = places._replace(whole=whole)
     weight, total, numbers = dict.fromkeys(rank, 0.0), [], set()
     for u in U:
-        kept = thin(runs, intervals, items, keys, places, np.array([[u, 0.5]]))
+        kept = thin(runs, intervals, items, keys, places, np.array([[u, 0, 0.5]]))
         chosen = [*zip(kept.interval, kept.place, strict=True)]
         assert len({*chosen}) == len(chosen)
         numbers.add(len(chosen))
@@ -117,7 +118,7 @@ def test_ranks_that_may_be_wrong_by_anything_use_all_places():
     assert len(items.rank) < len(ranks_of(runs, intervals)), "premise: as above"
     keys = np.arange(len(items.rank), dtype=np.uint64)
     places = places._replace(whole=whole)
-    kept = thin(runs, intervals, items, keys, places, np.array([[0.5, 0.5]]))
+    kept = thin(runs, intervals, items, keys, places, np.array([[0.5, 0, 0.5]]))
     assert len(kept.log_f) == width
 
 
@@ -129,7 +130,7 @@ def test_a_table_is_cut_as_a_list_is():
         places = places_of(number, number, 1.0)
         items, keys = all_listed(runs), np.arange(40, dtype=np.uint64)
         for u in (0.1, 0.5, 0.9):
-            numbers = np.array([[u, 0.5]])
+            numbers = np.array([[u, 0, 0.5]])
             kept = thin(runs, intervals, items, keys, places, numbers)
             column, log_f = thin_table(value[None], places, np.array([u]))
             order = np.argsort(kept.place)
@@ -177,7 +178,7 @@ def test_merged_choices_leave_places_to_others():
     items, keys = all_listed(runs), np.array([5, 5, 6, 6], dtype=np.uint64)
     weight = np.zeros(4)
     for u in U:
-        kept = thin(runs, intervals, items, keys, places, np.array([[0.5, u]]))
+        kept = thin(runs, intervals, items, keys, places, np.array([[0.5, 0, u]]))
         assert len(kept.place) == 2
         np.add.at(weight, kept.place, np.exp(kept.log_f) / GRID)
     assert weight == pytest.approx(1.0, abs=2e-3)
@@ -193,7 +194,7 @@ def test_all_survive_while_they_fit():
         if fits:
             assert {*zip(items.interval, items.place, strict=True)} == rank.keys()
             keys = np.zeros(len(rank), np.uint64)
-            some = places, np.array([[0.5, 0.5]])
+            some = places, np.array([[0.5, 0, 0.5]])
             kept = thin(runs, intervals, items, keys, *some)
             assert len(kept.place) == len(rank), "nor are they merged"
             assert not kept.log_f.any()
@@ -205,7 +206,7 @@ def test_a_beam_keeps_the_best(width):
     rank = ranks_of(runs, intervals)
     places = places_of(width, width, 0.0)
     items, _ = listed(runs, intervals, places, False)
-    kept = best(items, places.width, 2.0**-10)
+    kept = best(items, places.width)
     chosen = [*zip(kept.interval, kept.place, strict=True)]
     wanted = sorted(rank.values(), reverse=True)[:width]
     assert sorted((rank[what] for what in chosen), reverse=True) == wanted
@@ -216,7 +217,7 @@ def test_nothing_survives_of_nothing():
     places = places_of(3, 1, 0.1)
     items, _ = listed(runs, intervals, places, True)
     keys = np.zeros(len(items.rank), np.uint64)
-    kept = thin(runs, intervals, items, keys, places, np.array([[0.5, 0.5]]))
+    kept = thin(runs, intervals, items, keys, places, np.array([[0.5, 0, 0.5]]))
     assert kept.first.tolist() == [0, 0]
 
 
@@ -236,6 +237,6 @@ def test_the_threshold_leaves_no_more_than_there_are_places():
 
 def test_what_rounding_leaves_of_an_interval_is_its_last_member():
     value = np.array([0.0, -1.0, -800.0, -np.inf])
-    tail = tails(value)
+    tail = runs_of([value]).tail
     assert [member(tail, 0, x) for x in (0.0, 0.99, 1.1, 2.0)] == [0, 0, 1, 1]
     assert member(tail, 1, 1.0) == 1

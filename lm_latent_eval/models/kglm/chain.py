@@ -91,8 +91,8 @@ def log_types(
 
 
 @compiled
-def _types(scores: Floats, begins: bool) -> Floats:
-    """Return probabilities of types, (2, 2, 4).
+def types_at(scores: Floats, begins: bool) -> Floats:
+    """Return log-probabilities of types, (2, 2, 4).
 
     If nothing or something can be derived, and if nothing or something can go on.
     """
@@ -102,7 +102,7 @@ def _types(scores: Floats, begins: bool) -> Floats:
             log_types(
                 scores, begins, derived > 0, going_on > 0, types[derived, going_on]
             )
-    return np.exp(types)
+    return types
 
 
 @compiled
@@ -132,7 +132,8 @@ def derived_at(tables: Tables, parents: Parents, t: int, mention: Floats) -> Der
         if not parents.known or tables.parent[t, c] == -np.inf:
             continue
         weight, paid = math.exp(tables.parent[t, c] - best), 0.0
-        weigh_links(tables, t, c)
+        if math.isnan(links.log_z[t, c]):
+            weigh_links(links, tables.relation, t, c)
         for link in range(links.start[c], links.start[c + 1]):
             if links.tail[link] < size:
                 paid += links.share[t, link] * mention[links.tail[link]]
@@ -156,7 +157,7 @@ def backward(tables: Tables, parents: Parents) -> Floats:
     beta = np.zeros((num_tokens + 1, 2, other + 1))
     for t in range(num_tokens - 1, -1, -1):
         mention, none, peak = psi_at(tables, t, beta[t + 1])
-        types = _types(tables.mention[t], tables.begins)
+        types = np.exp(types_at(tables.mention[t], tables.begins))
         new = (np.exp(tables.new[t, : other + 1]) * mention).sum()
         value = derived_at(tables, parents, t, mention).value
         for s in range(other + 1):
@@ -195,7 +196,7 @@ def forward(tables: Tables, parents: Parents, beta: Floats) -> tuple[Floats, Flo
     deriving = np.zeros(other + 1)
     for t in range(num_tokens):
         mention, none, peak = psi_at(tables, t, beta[t + 1])
-        types = _types(tables.mention[t], tables.begins)
+        types = np.exp(types_at(tables.mention[t], tables.begins))
         derived = derived_at(tables, parents, t, mention)
         introducing = 0.0
         for s in range(other + 1):

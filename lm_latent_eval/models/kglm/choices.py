@@ -17,7 +17,14 @@ import numpy as np
 
 from lm_latent_eval.compiled import Floats, Integers, Keys, compiled
 from lm_latent_eval.inference.pruning import Intervals
-from lm_latent_eval.models.kglm.chain import CONTINUE, DERIVED, NEW, NONE, log_types
+from lm_latent_eval.models.kglm.chain import (
+    CONTINUE,
+    DERIVED,
+    NEW,
+    NONE,
+    log_types,
+    types_at,
+)
 from lm_latent_eval.models.kglm.parent_gains import Worth, gains_at
 from lm_latent_eval.models.kglm.tables import Tables, weigh_links
 
@@ -82,10 +89,11 @@ class Choices(NamedTuple):
 @compiled
 def pasts(tables: Tables, windows: Integers, outlook: Integers) -> Pasts:
     """Find the different pasts of walks (H, cutoff), each ranked by an outlook."""
-    number, seen = len(windows), np.full(tables.word.shape[1], -1)
+    code, number = tables.code, len(windows)
+    seen = np.full(code.shape[1], -1)
     key = np.zeros(number, np.uint64)
     for k in range(number):
-        key[k] = window_key(tables, windows[k], seen, k) + np.uint64(outlook[k])
+        key[k] = window_key(code, windows[k], seen, k) + np.uint64(outlook[k])
     order = np.argsort(key, kind="mergesort")
     which, first, found = np.zeros(number, np.int64), np.zeros(number, np.int64), 0
     for i in range(number):
@@ -98,35 +106,36 @@ def pasts(tables: Tables, windows: Integers, outlook: Integers) -> Pasts:
     for d in range(found):
         window[d] = without_repetitions(windows[first[d]], seen, number + d)
         for i in range(1, windows.shape[1]):
-            after[d] += tables.code[i - 1, window[d, i]]
+            if window[d, i] > 0:
+                after[d] += code[i - 1, window[d, i]]
     return Pasts(which, window, outlook[first[:found]], after)
 
 
 @compiled
-def window_key(tables: Tables, window: Integers, seen: Integers, mark: int) -> int:
+def window_key(code: Keys, window: Integers, seen: Integers, mark: int) -> int:
     """Return the key of a walk.
 
     What follows depends on the node mentioned last, if that was just now, and on which
     others were mentioned in the window, each where it was mentioned last. A key is the
-    sum of what each adds, modulo 2^64. ``seen`` holds a number a state: states that
-    were seen get ``mark``.
+    sum of what each adds (``Tables.code``), modulo 2^64. ``seen`` holds a number a
+    state: states that were seen get ``mark``.
     """
     cutoff = len(window)
-    key: int = tables.code[cutoff, window[cutoff - 1]]
+    key: int = code[cutoff, window[cutoff - 1]]
     for i in range(cutoff - 1, -1, -1):
         s = window[i]
-        if seen[s] != mark:
+        if s > 0 and seen[s] != mark:
             seen[s] = mark
-            key += tables.code[i, s]
+            key += code[i, s]
     return key
 
 
 @compiled
-def key_after(tables: Tables, own: int, window: Integers, state: int) -> int:
+def key_after(code: Keys, own: int, window: Integers, state: int) -> int:
     """Return the key of a walk after a mention of a state, or after none (0).
 
     Args:
-        tables: Of the text.
+        code: Of the tables.
         own: The key of what it remembers but for its previous token.
         window: States before, each only where it was mentioned last.
         state: What is mentioned.
@@ -135,8 +144,8 @@ def key_after(tables: Tables, own: int, window: Integers, state: int) -> int:
     if state > 0:
         for i in range(1, cutoff):
             if window[i] == state:
-                key -= tables.code[i - 1, state]
-        key += tables.code[cutoff - 1, state] + tables.code[cutoff, state]
+                key -= code[i - 1, state]
+        key += code[cutoff - 1, state] + code[cutoff, state]
     return key
 
 
@@ -148,29 +157,34 @@ def without_repetitions(window: Integers, seen: Integers, mark: int) -> Integers
     """
     last = window.copy()
     for i in range(len(window) - 1, -1, -1):
-        if seen[window[i]] == mark:
-            last[i] = 0
-        seen[window[i]] = mark
+        if window[i] > 0:
+            if seen[window[i]] == mark:
+                last[i] = 0
+            seen[window[i]] = mark
     return last
 
 
 @compiled
-def parents_of(tables: Tables, t: int, window: Integers) -> tuple[Integers, Floats]:
+def parents_of(scores: Floats, window: Integers) -> tuple[Integers, Floats]:
     """Return the states that a walk may derive from, and their probabilities.
 
-    ``window`` has each state only where it was mentioned last.
+    Args:
+        scores: Of states as parents at the token, nats, (M,).
+        window: States before, each only where it was mentioned last.
     """
     state, weight, number = np.empty(len(window), np.int64), np.empty(len(window)), 0
     peak = -np.inf
     for s in window:
-        if s > 0 and tables.parent[t, s] > -np.inf:
-            state[number], weight[number] = s, tables.parent[t, s]
+        if s > 0 and scores[s] > -np.inf:
+            state[number], weight[number] = s, scores[s]
             peak, number = max(peak, weight[number]), number + 1
     total = 0.0
     for i in range(number):
         weight[i] = math.exp(weight[i] - peak)
         total += weight[i]
-    return state[:number], weight[:number] / total
+    for i in range(number):
+        weight[i] /= total
+    return state[:number], weight[:number]
 
 
 @compiled
@@ -208,15 +222,23 @@ def choices(
     cutoff, stays = of.window.shape[1], np.zeros(size, np.int64)
     used = np.arange(OUTLOOKS) == 0
     used[of.outlook] = True
-    gains = [gains_at(outlooks[0].worth, t, cutoff, size)]
-    for o in range(1, OUTLOOKS):
-        gains.append(
-            gains_at(outlooks[o].worth, t, cutoff, size) if used[o] else gains[0]
-        )
+    gains = np.empty((OUTLOOKS, cutoff + 1, size))
+    ahead, none = np.empty((OUTLOOKS, 2, size)), np.empty((OUTLOOKS, other + 1))
+    alone = np.empty((OUTLOOKS, size), np.int64)
+    num_alone = np.zeros(OUTLOOKS, np.int64)
+    for o in range(OUTLOOKS):
+        if not used[o]:
+            continue
+        outlook = outlooks[o]
+        gains[o] = gains_at(outlook.worth, t, cutoff, size)
+        ahead[o, 0], ahead[o, 1] = outlook.mention[t], outlook.going_on[t]
+        none[o] = outlook.none[t]
+        for s in range(size):
+            if gains[o, cutoff, s] > LITTLE:
+                alone[o, num_alone[o]] = s
+                num_alone[o] += 1
     parents_matter = len(outlooks[0].worth.known) > 0
-    valuable = [each[cutoff] > LITTLE for each in gains]
-    not_shared = [np.nonzero(each)[0] for each in valuable]
-    types = np.empty(4)
+    every_types = types_at(tables.mention[t], tables.begins)
     mass, reached = np.zeros(size), np.empty(size, np.int64)
     links, n = tables.links, 0
     for d in range(number):
@@ -225,26 +247,26 @@ def choices(
             mention, state = _grown(mention, room), _grown(state, room)
             log_p, value = _grown(log_p, room), _grown(value, room)
         o, window = of.outlook[d], of.window[d]
-        outlook, gained = outlooks[o], gains[o]
         if parents_matter:
             for i in range(1, cutoff):
-                gain[d] += gained[i, window[i]]
-                stays[window[i]] = i
+                if window[i] > 0:
+                    gain[d] += gains[o, i, window[i]]
+                    stays[window[i]] = i
         previous, latest = window[-1], min(last_mention(window[1:]), other)
-        parent, weight = parents_of(tables, t, window)
-        can_derive = len(parent) > 0
-        log_types(tables.mention[t], tables.begins, can_derive, previous > 0, types)
+        parent, weight = parents_of(tables.parent[t], window)
+        types = every_types[min(len(parent), 1), min(previous, 1)]
         mention[n], state[n], log_p[n] = NONE, 0, types[NONE]
-        value[n] = types[NONE] + outlook.none[t, latest]
+        value[n] = types[NONE] + none[o, latest]
         n += 1
         if previous > 0:
             mention[n], state[n], log_p[n] = CONTINUE, previous, types[CONTINUE]
-            value[n] = types[CONTINUE] + outlook.going_on[t, previous]
+            value[n] = types[CONTINUE] + ahead[o, 1, previous]
             n += 1
         found = 0
         for i in range(len(parent)):
             c = parent[i]
-            weigh_links(tables, t, c)
+            if math.isnan(links.log_z[t, c]):
+                weigh_links(links, tables.relation, t, c)
             for link in range(links.start[c], links.start[c + 1]):
                 s, more = links.tail[link], weight[i] * links.share[t, link]
                 if mass[s] == 0.0 and more > 0.0:
@@ -252,39 +274,41 @@ def choices(
                     found += 1
                 mass[s] += more
         for s in reached[:found]:
-            if outlook.mention[t, s] > -np.inf:
+            if ahead[o, 0, s] > -np.inf:
                 mention[n], state[n] = DERIVED, s
                 log_p[n] = types[DERIVED] + math.log(mass[s])
-                value[n] = log_p[n] + outlook.mention[t, s]
+                value[n] = log_p[n] + ahead[o, 0, s]
                 n += 1
             mass[s] = 0.0
-        for s in not_shared[o]:
+        for s in alone[o, : num_alone[o]]:
             mention[n], state[n], log_p[n] = NEW, s, types[NEW] + tables.new[t, s]
-            value[n] = log_p[n] + outlook.mention[t, s]
+            value[n] = log_p[n] + ahead[o, 0, s]
             n += 1
         if parents_matter:
             for i in range(first[d], n):
                 s = state[i]
-                value[i] += gained[cutoff, s] - gained[stays[s], s]
-            stays[window] = 0
+                value[i] += gains[o, cutoff, s] - gains[o, stays[s], s]
+            for s in window:
+                stays[s] = 0
         log_new[d], first[d + 1] = types[NEW], n
     for o in range(OUTLOOKS):
-        if used[o]:
-            for s in range(1, tables.num_listed):
-                if not valuable[o][s]:
-                    mention[n], state[n], log_p[n] = NEW, s, tables.new[t, s]
-                    value[n] = tables.new[t, s] + outlooks[o].mention[t, s]
-                    value[n] += gains[o][cutoff, s]
-                    n += 1
+        for s in range(1, tables.num_listed):
+            if used[o] and gains[o, cutoff, s] <= LITTLE:
+                mention[n], state[n], log_p[n] = NEW, s, tables.new[t, s]
+                value[n] = tables.new[t, s] + ahead[o, 0, s]
+                value[n] += gains[o, cutoff, s]
+                n += 1
         first[number + 1 + o] = n
     for i in range(n):
         log_p[i] += tables.word[t, state[i]]
     if normalized:
         lists = range(number, number + OUTLOOKS)
-        new = np.array([_log_sum(value[first[i] : first[i + 1]]) for i in lists])
+        new = [_log_sum(value, first[i], first[i + 1]) for i in lists]
+        both_sums = np.empty(2)
         for d in range(number):
-            own = _log_sum(value[first[d] : first[d + 1]])
-            log_z[d] = _log_sum(np.array([own, log_new[d] + new[of.outlook[d]]]))
+            both_sums[0] = _log_sum(value, first[d], first[d + 1])
+            both_sums[1] = log_new[d] + new[of.outlook[d]]
+            log_z[d] = _log_sum(both_sums, 0, 2)
     return Choices(
         first, mention[:n], state[:n], log_p[:n], value[:n], log_new, log_z, gain
     )
@@ -299,14 +323,16 @@ def _grown(array: Floats, size: int) -> Floats:
 
 
 @compiled
-def _log_sum(value: Floats) -> float:
-    """Return the log of the sum of e^value; -inf of nothing."""
-    peak = -np.inf
-    for each in value:
-        peak = max(peak, each)
+def _log_sum(value: Floats, begin: int, end: int) -> float:
+    """Return the log of the sum of e^value in a range; -inf of nothing."""
+    peak, total = -np.inf, 0.0
+    for i in range(begin, end):
+        peak = max(peak, value[i])
     if peak == -np.inf:
         return peak
-    return float(peak + math.log(np.exp(value - peak).sum()))
+    for i in range(begin, end):
+        total += math.exp(value[i] - peak)
+    return peak + math.log(total)
 
 
 # -- for searches --------------------------------------------------------------------
@@ -330,13 +356,13 @@ def keys(
     tables: Tables, of: Pasts, found: Choices, walk: Integers, choice: Integers
 ) -> Keys:
     """Return keys of walks after choices."""
-    key = np.zeros(len(walk), np.uint64)
+    key, code = np.zeros(len(walk), np.uint64), tables.code
     for i in range(len(walk)):
         d, s = of.which[walk[i]], found.state[choice[i]]
         # What stands for several goes on as nothing else does.
         key[i] = np.uint64(i)
         if s != tables.other:
-            key[i] = key_after(tables, of.after[d], of.window[d], s)
+            key[i] = key_after(code, of.after[d], of.window[d], s)
     return key
 
 
@@ -494,11 +520,12 @@ def log_p_walks(
             elif m == DERIVED:
                 mark, mass = mark + 1, 0.0
                 parent, weight = parents_of(
-                    tables, t, without_repetitions(window, seen, mark)
+                    tables.parent[t], without_repetitions(window, seen, mark)
                 )
                 for i in range(len(parent)):
                     c = parent[i]
-                    weigh_links(tables, t, c)
+                    if math.isnan(links.log_z[t, c]):
+                        weigh_links(links, tables.relation, t, c)
                     for link in range(links.start[c], links.start[c + 1]):
                         if links.tail[link] == s:
                             mass += weight[i] * links.share[t, link]

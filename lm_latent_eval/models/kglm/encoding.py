@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from lm_latent_eval.devices import fetched
-from lm_latent_eval.models.kglm.drawing import DrawnWalks
 from lm_latent_eval.models.kglm.latents import NextStep, Walks
-from lm_latent_eval.models.kglm.search import WalkTables
+from lm_latent_eval.models.kglm.outlooks import WalkTables
+from lm_latent_eval.models.kglm.search import DrawnWalks
 from lm_latent_eval.models.recurrent import Carry
 from lm_latent_eval.text.batch import TokenBatch
 

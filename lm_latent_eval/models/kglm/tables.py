@@ -347,18 +347,21 @@ def link_edges(
 
 
 @compiled
-def weigh_links(tables: Tables, t: int, c: int) -> None:
-    """Find what the links of a state share at token t, unless it is known."""
-    links = tables.links
+def weigh_links(links: Links, relation: Floats, t: int, c: int) -> None:
+    """Find what the links of a state share at token t, whose ``log_z`` is NaN so far.
+
+    Of a state without edges it becomes 0. Relations are scored as ``Tables`` has it.
+    """
     begin, end = links.first[c], links.first[c + 1]
-    if begin == end or not math.isnan(links.log_z[t, c]):
+    links.log_z[t, c] = 0.0
+    if begin == end:
         return
     peak, total = -np.inf, 0.0
     for e in range(begin, end):
-        peak = max(peak, tables.relation[t, links.relation[e]])
+        peak = max(peak, relation[t, links.relation[e]])
     links.share[t, links.start[c] : links.start[c + 1]] = 0.0
     for e in range(begin, end):
-        mass = math.exp(tables.relation[t, links.relation[e]] - peak)
+        mass = math.exp(relation[t, links.relation[e]] - peak)
         links.share[t, links.link[e]] += mass
         total += mass
     links.share[t, links.start[c] : links.start[c + 1]] /= total

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from lm_latent_eval.compiled import Booleans, Floats, Integers
 from lm_latent_eval.devices import sent
-from lm_latent_eval.inference.pruning import Places, thin_table
+from lm_latent_eval.inference.pruning import thin_table
+from lm_latent_eval.inference.sorted_lists import Places
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.networks.causal import PADDING
 from lm_latent_eval.networks.network import Network

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lm_latent_eval import testing
-from lm_latent_eval.models.kglm import modeling, network, scores
+from lm_latent_eval.models.kglm import joint, network, scores
 from lm_latent_eval.models.kglm.choices import key_after, pasts, window_key
 from lm_latent_eval.models.kglm.latents import Rows, Walks
 from lm_latent_eval.models.kglm.network import log_sum_product
@@ -157,11 +157,11 @@ def test_keys_tell_apart_what_goes_on_apart(kglm):
     states = dice.integers(0, tables.other, 300)
     after = np.concatenate([windows[:, 1:], states[:, None]], 1)
     key = [
-        key_after(tables, of.after[d], of.window[d], s)
+        key_after(tables.code, of.after[d], of.window[d], s)
         for d, s in zip(of.which, states, strict=True)
     ]
     seen = np.full(size, -1)
-    assert key == [window_key(tables, row, seen, k) for k, row in enumerate(after)]
+    assert key == [window_key(tables.code, row, seen, k) for k, row in enumerate(after)]
     # What has one key has one distribution of the next step.
     kinds, first, which = np.unique(key, return_index=True, return_inverse=True)
     assert 1 < len(kinds) < 300
@@ -218,7 +218,7 @@ def test_groups_change_nothing(monkeypatch, which):
     case = testing.Case(kglm, lambda text: None, (1, KNOWN, COPIED), (), copied=COPIED)
     wanted = numbers_of(case, which)
     monkeypatch.setattr(scores, "AT_ONCE", 1)
-    monkeypatch.setattr(modeling, "AT_ONCE", 40)
+    monkeypatch.setattr(joint, "AT_ONCE", 40)
     monkeypatch.setattr(network, "NUMBERS", 1)
     for name, tensor in numbers_of(case, which).items():
         torch.testing.assert_close(tensor, wanted[name], **EXACTLY, msg=name)
@@ -231,10 +231,10 @@ from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import stream_key
 from lm_latent_eval.inference import importance, particles
-from lm_latent_eval.models.kglm import candidates, modeling, network, scores
+from lm_latent_eval.models.kglm import candidates, joint, network, scores
 from lm_latent_eval.text.batch import TokenBatch
 from tests import large_graph
-scores.AT_ONCE = network.NUMBERS = modeling.AT_ONCE = 1 << 20
+scores.AT_ONCE = network.NUMBERS = joint.AT_ONCE = 1 << 20
 candidates.MOST_PAIRS = 1 << 14
 particles.PIECE = importance.PIECE = 64
 kglm = large_graph.kglm(large_graph.graph(int(sys.argv[1]), 300_000))
@@ -280,7 +280,7 @@ def test_no_table_of_words_is_larger_than_said(monkeypatch):
     whole, table = kglm.log_words(encoded, walks), 10 * NUM_WORDS
     assert max(largest) > 2 * table, "premise: there is something to cut"
     largest.clear()
-    monkeypatch.setattr(modeling, "AT_ONCE", table)
+    monkeypatch.setattr(joint, "AT_ONCE", table)
     monkeypatch.setattr(network, "NUMBERS", table)
     torch.testing.assert_close(kglm.log_words(encoded, walks), whole, **EXACTLY)
     assert 0 < max(largest) <= table

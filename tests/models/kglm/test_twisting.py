@@ -15,7 +15,7 @@ from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import Streams
 from lm_latent_eval.inference.unfolding import UNKNOWN_COST
 from lm_latent_eval.models.kglm import candidates as named
-from lm_latent_eval.models.kglm import parent_gains, search, tables
+from lm_latent_eval.models.kglm import outlooks, parent_gains, tables
 from lm_latent_eval.models.kglm.candidates import FEWEST_WORDS, candidates_of
 from lm_latent_eval.models.kglm.chain import backward
 from lm_latent_eval.models.kglm.encoding import KGLMState
@@ -129,7 +129,7 @@ WITH_DI = (("Ada", "likes", "Di"), ("Di", "knows", "Bo"))
 @pytest.fixture
 def kglm(monkeypatch):
     for name in ("FURTHEST", "FURTHEST_DRAWN"):
-        monkeypatch.setattr(search, name, torch.inf)
+        monkeypatch.setattr(outlooks, name, torch.inf)
     return of_graph(*WITH_DI)
 
 
@@ -269,7 +269,7 @@ def stand_in(kglm, text, after=None, *, derived="by edges", rounds=0):
     return relative(psi), relative(beta[:-1]), torch.stack(begun)
 
 
-def outlooks(encoding, text=0):
+def outlooks_of(encoding, text=0):
     """What is expected of a text, relative to no mention after none, node by node.
 
     The twist of a mention, and of none after one, then what is expected before each
@@ -290,7 +290,7 @@ def outlooks(encoding, text=0):
 
 
 def assert_sums(encoding, psi, beta, text=0):
-    for found, wanted in zip(outlooks(encoding, text), (psi, beta), strict=True):
+    for found, wanted in zip(outlooks_of(encoding, text), (psi, beta), strict=True):
         torch.testing.assert_close(found, wanted, **EXACTLY)
 
 
@@ -299,7 +299,7 @@ def words_alone(monkeypatch):
     """Let states be those that words suggest, and parents be found ``rounds`` times."""
 
     def found(rounds=0):
-        monkeypatch.setattr(search, "ROUNDS", rounds)
+        monkeypatch.setattr(outlooks, "ROUNDS", rounds)
 
     monkeypatch.setattr(named, "LINKED", 0)
     monkeypatch.setattr(named, "FEW", 0)
@@ -328,7 +328,7 @@ def test_parents_from_before_a_piece_lead_to_all_alike(kglm, words_alone):
     after = proposal.advance(encoding, draws.latents)
     psi, beta, _ = stand_in(kglm, TEXT, after)
     assert_sums(proposal.encode(batch_of(TEXT), after), psi, beta)
-    first, _ = outlooks(encoded(kglm, TEXT))
+    first, _ = outlooks_of(encoded(kglm, TEXT))
     assert not torch.allclose(first[1], psi[1]), "premise: it matters"
 
 
@@ -401,8 +401,8 @@ def test_a_longer_text_beside_it_changes_nothing(monkeypatch, most):
     monkeypatch.setattr(named, "MOST_PAIRS", most * FEWEST_WORDS)
     kglm = of_graph()
     for found in zip(
-        outlooks(encoded(kglm, TEXT)),
-        outlooks(encoded(kglm, TEXT, TEXT * 30)),
+        outlooks_of(encoded(kglm, TEXT)),
+        outlooks_of(encoded(kglm, TEXT, TEXT * 30)),
         strict=True,
     ):
         torch.testing.assert_close(*found, **EXACTLY)
