@@ -12,7 +12,8 @@ when nothing is kept yet, and the median of later ones. Beside them:
 * original / ours: CPU seconds of the original program a sample, over ours. Originals
   are not run here: what they took on another machine is ``stored``, and such a row says
   nothing exactly. Tokenizations are compared with a pass of the network over the same
-  text, which ``runs`` in the same process; there the ratio is passes, K = 32. Masked
+  text, which ``runs`` in the same process; there the ratio is passes, K = 32, and after
+  it stand seconds of ``estimator=canonical`` over those of ``--model hf``. Masked
   diffusion is compared with the loop of LLaDA's program in batches as large, which
   ``runs``, too: K masked texts of each text by its loop, over as many by ``elbo``;
 * one by one: what as many samples cost if each is drawn and scored alone, as the
@@ -44,9 +45,13 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -54,8 +59,10 @@ from workloads import DENOISED, SEED, SEGMENTED, WORKLOADS, build, denoised, seg
 
 import lm_latent_eval
 from lm_latent_eval.estimators import Estimate
+from lm_latent_eval.harness.wrappers.tokens import LatentTokens
 from lm_latent_eval.inference.streams import Streams, stream_key
 from lm_latent_eval.networks.masked import MaskedReader
+from lm_latent_eval.networks.network import Network
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.mdm.estimators import elbo, llada_counts
 from lm_latent_eval.wrappers.mdm.orders import PLAIN
@@ -163,7 +170,28 @@ def passes(name: str, rounds: int) -> list[str]:
     cells = [name, f"{SEGMENTATIONS}", f"1 x {tokens.shape[1] - 1} tokens"]
     cells += [f"{first:.3f}", f"{cpu:.3f}", f"{peak():.1f}"]
     ratio = f"{cpu / statistics.median(once):.0f} passes"
+    ratio += f", canonical {canonical_cost(network, text, rounds):.2f}"
     return [*cells, ratio, "runs", "", "", f"{1e3 * statistics.median(loops):.1f}"]
+
+
+def canonical_cost(network: Network, text: str, rounds: int) -> float:
+    """Return CPU seconds of ``canonical`` over those of ``hf``, for parts of a text."""
+    words = text.split()
+    parts = [" ".join(words[n : n + 60]) for n in range(0, len(words), 20)]
+    asked = [
+        Instance("loglikelihood_rolling", {}, (t,), n) for n, t in enumerate(parts)
+    ]
+    with TemporaryDirectory() as folder:
+        network.model.save_pretrained(folder)
+        network.tokenizer.save_pretrained(folder)
+        how = {"pretrained": folder, "device": "cpu", "batch_size": 8}
+        models = [LatentTokens(**how, estimator="canonical"), HFLM(**how)]
+
+    def ask(lm: LM) -> float:
+        return seconds(lambda: lm.loglikelihood_rolling(asked, disable_tqdm=True))
+
+    costs = [[ask(lm) for lm in models] for _ in range(1 + rounds)]
+    return statistics.median(ours / theirs for ours, theirs in costs[1:])
 
 
 def masked(name: str, rounds: int) -> list[str]:

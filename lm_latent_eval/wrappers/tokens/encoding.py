@@ -40,6 +40,8 @@ class Piece:
     borders: tuple[int, ...] = ()
     """Tokens of which one follows, as white space and ends follow a whole word; empty:
     any may."""
+    restores: bool = True
+    """Whether the tokens of the whole text write it."""
 
     @property
     def scored(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -110,6 +112,7 @@ class Encoding:
                     "end=eos: the tokenizer has no end token; use end=none"
                 )
             self.end = (self._tokenizer.eos_token_id,)
+        self._around = self.encode("")
 
     def encode(self, text: str, special: bool | None = None) -> list[int]:
         """Canonical tokens, those that the tokenizer adds included."""
@@ -123,11 +126,12 @@ class Encoding:
     @property
     def starts_twice(self) -> bool:
         """Whether the start token of a text, which follows ``prefix``, is scored."""
-        return self.encode("")[:1] == [self.prefix]
+        return self._around[:1] == [self.prefix]
 
     def framed(self, text: str) -> tuple[list[int], list[int], list[int]]:
         """Tokens before, of, and after a text."""
-        tokens, inner = self.encode(text), self.encode(text, False)
+        tokens = self.encode(text)
+        inner = self.encode(text, False) if self._around else tokens
         if not inner:
             return tokens, [], []
         if (around := framed(tokens, inner)) is None:
@@ -204,6 +208,7 @@ class Encoding:
         if not (text or after or self.options.estimator == "canonical"):
             raise ValueError("the text is empty: only end=eos has something to score")
         written = self.restored(inner, text.encode(), begins=True)
+        restores = b"".join(written) == text.encode()
         everything = [*before, *inner, *after]
         first, last = len(before), len(before) + len(inner)
         pieces = []
@@ -220,7 +225,9 @@ class Encoding:
                 overruns=self.options.end == "prefix" and stop == len(everything),
             )
             given = (*given, *everything[start : start + leading])
-            pieces.append(Piece(given, tuple(inside), lattice, leading))
+            tokens = tuple(inside)
+            piece = Piece(given, tokens, lattice, leading, restores=restores)
+            pieces.append(piece)
         return pieces
 
     def beginning(self, text: str, borders: tuple[int, ...]) -> Piece:
@@ -235,12 +242,6 @@ class Encoding:
             inner, written, begins=True, overruns=not borders, borders=borders
         )
         return Piece((self.prefix, *before), tuple(inner), lattice, borders=borders)
-
-    def restores(self, text: str) -> bool:
-        """Whether the canonical tokens of a text write it."""
-        _, inner, _ = self.framed(text)
-        written = self.vocabulary.write(inner, begins=True)
-        return b"".join(written) == text.encode()
 
     # -- continuations ----------------------------------------------------------------
 

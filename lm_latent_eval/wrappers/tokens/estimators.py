@@ -149,10 +149,9 @@ def canonical(log_p: float, num_tokens: int, *, restores: bool = True) -> Estima
     """
     if log_p == -math.inf:
         raise no_probability(NEVER)
-    log_joint = torch.tensor([log_p], dtype=torch.float64)
-    estimate = BeamMarginalization(1).estimate(log_joint, num_tokens)
-    bound = estimate.bound if restores else Bound.NONE
-    return replace(estimate, estimator="canonical", bound=bound)
+    estimate = Estimate.exact(log_p, num_tokens=num_tokens, estimator="canonical")
+    bound = Bound.STRICT_LOWER if restores else Bound.NONE
+    return replace(estimate, stderr=None, bound=bound, replicates=())
 
 
 def shifted(estimate: Estimate, log_factor: float) -> Estimate:

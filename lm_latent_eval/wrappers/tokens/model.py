@@ -158,9 +158,8 @@ class TokensScorer(NetworkScorer):
         scores: Scores,
     ) -> Answer:
         plain = [scores[piece.scored] for piece in pieces]
-        restores = True  # others are refused
+        restores = all(piece.restores for piece in pieces)
         if (estimator := self._estimator) is None:
-            restores = self._encoding.restores(query.text)
             parts = [
                 canonical(one.total, len(one.log_p), restores=restores) for one in plain
             ] or [Estimate.exact(0.0, num_tokens=0, estimator="canonical")]

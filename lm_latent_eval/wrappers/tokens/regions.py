@@ -57,12 +57,12 @@ def beginnings(encoding: Encoding, borders: Tokens, regions: Regions) -> list[Pi
             window.
     """
     text = regions.query.text
-    if not encoding.restores(text):
+    whole, *more = encoding.cut(text)
+    if not whole.restores:
         raise ValueError(
             "the tokenizer's normalizer changes the text, so its tokens have no place "
             "in it"
         )
-    whole, *more = encoding.cut(text)
     if more:
         raise ValueError(
             f"the text has more tokens than the {encoding.window} that the network "
