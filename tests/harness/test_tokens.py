@@ -1,6 +1,7 @@
 """``latent_tokens`` beside ``--model hf``, on lm-eval's own tasks."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -17,13 +18,16 @@ from tokenizers import (
 )
 
 import lm_latent_eval
+from lm_latent_eval.estimators import Bound
 from lm_latent_eval.harness.wrappers.tokens import LatentTokens
+from lm_latent_eval.report import results
 from lm_latent_eval.scoring.texts import Query
 from lm_latent_eval.wrappers.cot.model import ThinkingLM
 from lm_latent_eval.wrappers.tokens.model import SegmentedLM
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 from tests import tiny_causal, tiny_checkpoint
-from tests.stock_tasks import PAGES, PAIRS, PASSAGES
+from tests.harness.test_processes import write_tasks
+from tests.stock_tasks import PAGES, PAIRS, PASSAGES, evaluated
 from tests.tiny_checkpoint import conditional, generation, rolling
 from tests.wrappers.mdm import tiny as masked
 
@@ -224,3 +228,60 @@ def test_networks_that_are_none():
             model(network)
     with pytest.raises(ValueError, match="object is a slow tokenizer"):
         ByteVocabulary.of(object(), 10)
+
+
+# -- multiple choice ------------------------------------------------------------------
+
+CHOICES = [
+    ("aa", ["b", "c", "a"]),
+    ("ba", ["bb", "ca", "cb", "cc"]),
+    ("ca", ["ab", "b", "cab"]),
+    ("a", ["ba", "ab"]),
+]
+
+
+@pytest.mark.parametrize("estimator", ["dpf", "exact"])
+def test_multiple_choice_is_what_listing_says(tmp_path, caplog, estimator):
+    """The network treats ``b`` and ``c`` alike, so options that swap them tie."""
+    letters = ["a", "b", "c", "ab", "ac"]
+    tokenizer = tiny_causal.byte_level(letters, [("a", "b"), ("a", "c")])
+    network = tiny_causal.model(len(tokenizer), seed=3)
+    with torch.no_grad():
+        rows = network.transformer.wte.weight
+        rows[[2, 4]] = rows[[1, 3]]
+    tiny_causal.save(tmp_path / "network", tokenizer, network)
+    rows = [
+        {"context": context, "choices": choices, "answer": answer}
+        for context, choices in CHOICES
+        for answer in range(len(choices))
+    ]
+    write_tasks(tmp_path, "", rows)
+    lm = opened(tmp_path / "network", estimator=estimator)
+    found = evaluated(
+        lm, ["tiny_questions"], str(tmp_path / "tasks"), out=tmp_path / "out"
+    )
+    listed = tiny_causal.Listed(tiny_causal.Network.of(network, tokenizer), 5)
+    [path] = (tmp_path / "out").rglob("record_*.parquet")
+    [record] = results.read(path)
+    answers, right, num_tied = iter(record.answers), 0.0, 0
+    for row in rows:
+        context, choices = row["context"], row["choices"]
+        truth = [
+            math.log(listed.border(context + choice) / listed.prefix(context))
+            for choice in choices
+        ]
+        best = [math.isclose(one, max(truth), rel_tol=1e-9) for one in truth]
+        several = sum(best) > 1
+        right += best[row["answer"]] / sum(best)
+        num_tied += several
+        options = [next(answers) for _ in choices]
+        log_p = [option.estimate.log_evidence for option in options]
+        assert log_p == pytest.approx(truth, abs=1e-10)
+        assert {option.estimate.bound for option in options} == {Bound.EXACT}
+        assert [option.tied for option in options] == [several and one for one in best]
+    assert 0 < num_tied < len(rows), "premise"
+    assert found["config"]["latent_eval"]["questions_tied"] == num_tied
+    assert f"{num_tied} of {len(rows)} questions tie" in caplog.text
+    assert found["results"]["tiny_questions"]["acc,none"] == pytest.approx(
+        right / len(rows)
+    )
