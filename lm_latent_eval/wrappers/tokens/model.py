@@ -24,7 +24,6 @@ from lm_latent_eval.scoring.inside.latents import BestLatents, ranked
 from lm_latent_eval.scoring.inside.regions import Regions, RegionScore
 from lm_latent_eval.scoring.texts import Query, naming
 from lm_latent_eval.wrappers.base import NetworkModel, NetworkScorer, warn_of_cut
-from lm_latent_eval.wrappers.tokens.best import Beginning, best_segmentations
 from lm_latent_eval.wrappers.tokens.edges import Stretch
 from lm_latent_eval.wrappers.tokens.encoding import Continuation, Encoding, Piece
 from lm_latent_eval.wrappers.tokens.estimators import (
@@ -44,6 +43,7 @@ from lm_latent_eval.wrappers.tokens.regions import (
 from lm_latent_eval.wrappers.tokens.search import (
     SegmentationSearch,
     SegmentationWalk,
+    WalkPlan,
 )
 from lm_latent_eval.wrappers.tokens.vocabulary import ByteVocabulary
 
@@ -325,14 +325,24 @@ class TokensScorer(NetworkScorer):
                 scores = self._scores(pieces)
             for piece in pieces:
                 stretch = self._stretch(piece, scores)
-                width = self._options.num_samples
-                found, pruned = best_segmentations(self.network, stretch, width)
-                log_p = torch.tensor([one.log_p for one in found], dtype=torch.float64)
-                describe = partial(_segmented, self._encoding.vocabulary, piece, found)
+                # A token that overruns a prefix is none of the string's.
+                lattice = replace(stretch.lattice, overruns=False)
+                search = SegmentationSearch(
+                    self.network,
+                    [replace(stretch, lattice=lattice)],
+                    WalkPlan((self._options.num_samples,)),
+                    [0],
+                    block=1,
+                )
+                [walk] = search.run()
+                paths = [stretch.canonical, *search.paths()]
+                log_p = torch.tensor([stretch.log_p, *walk.log_w], dtype=torch.float64)
+                is_exact = not walk.pruned and lattice.longest <= stretch.room
+                describe = partial(_segmented, self._encoding.vocabulary, piece, paths)
                 yield BestLatents(
                     query.index,
-                    [piece.summed.target.decode(errors="replace")],
-                    ranked(log_p, top, not pruned, describe),
+                    [lattice.target.decode(errors="replace")],
+                    ranked(log_p, top, is_exact, describe),
                 )
 
     # -- generation -------------------------------------------------------------------
@@ -447,11 +457,10 @@ class TokensScorer(NetworkScorer):
 
 
 def _segmented(
-    vocabulary: ByteVocabulary, piece: Piece, found: Sequence[Beginning], number: int
+    vocabulary: ByteVocabulary, piece: Piece, paths: Sequence[Tokens], number: int
 ) -> Description:
     """Describe a segmentation by its tokens with bars between them."""
-    tokens = found[number].tokens
-    written = vocabulary.write(tokens, begins=piece.summed.begins)
+    written = vocabulary.write(paths[number], begins=piece.summed.begins)
     return Description("|".join(part.decode(errors="replace") for part in written))
 
 

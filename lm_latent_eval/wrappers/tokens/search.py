@@ -29,7 +29,7 @@ from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.pruning import thin_table
 from lm_latent_eval.inference.sorted_lists import Places
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.networks.causal import PADDING
+from lm_latent_eval.networks.causal import PADDING, Tokens
 from lm_latent_eval.networks.network import Network
 from lm_latent_eval.wrappers.tokens.edges import (
     LatticeEdges,
@@ -81,6 +81,8 @@ class _Histories(NamedTuple):
     log_f: Floats
     """Log of the inverse survival probability, nats."""
     canonical: Booleans
+    origin: Integers
+    """Index among the histories at the beginning of the block."""
     block: Integers
     """Edges of the block, (S, n); ``NONE`` after an end."""
 
@@ -131,19 +133,40 @@ class SegmentationSearch:
             zeros,
             zeros,
             zeros == 0,
+            groups,
             np.empty((len(groups), 0), np.int64),
         )
         # All beginnings are read token by token: most go on in several ways.
         self._block = 1 if plan.widths is None else block
         self._depth = 0
         self._pruned = zeros > 0
-        self._ended: list[_Histories] = []
+        self._passed: list[_Histories] = []
+        """Histories at the end of each block."""
 
     def run(self) -> list[SegmentationWalk]:
         """Extend all to their ends."""
         while len(self._active.node):
             self._extend_by_block()
         return self._finished()
+
+    def paths(self) -> list[Tokens]:
+        """Tokens of the segmentations found of one text, in the order of ``log_w``."""
+        paths = []
+        for last, histories in enumerate(self._passed):
+            for row in np.flatnonzero(self._is_whole(histories)):
+                edges = list[int]()
+                for before in self._passed[last::-1]:
+                    edges[:0] = before.block[row]
+                    row = before.origin[row]
+                written = np.array(edges)
+                tokens = self._edges.token(written[written != NONE])
+                paths.append(tuple(tokens.tolist()))
+        return paths
+
+    def _is_whole(self, histories: _Histories) -> Booleans:
+        """Whether each history is a segmentation that the network can write."""
+        possible = histories.log_p > -np.inf
+        return possible & self._edges.ends[histories.node]
 
     def _extend_by_block(self) -> None:
         active, ended = self._active, list[_Histories]()
@@ -159,11 +182,10 @@ class SegmentationSearch:
         ended = [one._replace(block=_filled(one.block, longest)) for one in ended]
         both = _Histories._make(map(np.concatenate, zip(active, *ended, strict=True)))
         both = self._read(both)
-        possible = both.log_p > -np.inf
-        done = self._edges.ends[both.node]
-        self._ended.append(both.of(possible & done))
-        rest = both.of(possible & ~done)
-        self._active = rest._replace(block=rest.block[:, :0])
+        self._passed.append(both)
+        rest = both._replace(origin=np.arange(len(both.node)), block=both.block[:, :0])
+        goes_on = (both.log_p > -np.inf) & ~self._edges.ends[both.node]
+        self._active = rest.of(goes_on)
 
     def _extended(self, now: _Histories, *, first: bool) -> _Histories:
         """Extend histories by every edge that can follow."""
@@ -258,10 +280,9 @@ class SegmentationSearch:
 
     def _finished(self) -> list[SegmentationWalk]:
         copies = self.plan.num_groups
-        group, log_p = np.zeros(0, np.int64), np.zeros(0)
-        if self._ended:
-            group = np.concatenate([ended.group for ended in self._ended])
-            log_p = np.concatenate([ended.log_p + ended.log_f for ended in self._ended])
+        whole = [one.of(self._is_whole(one)) for one in self._passed]
+        group = np.concatenate([np.zeros(0, np.int64), *(one.group for one in whole)])
+        log_p = np.concatenate([[], *(one.log_p + one.log_f for one in whole)])
         if self.plan.thins:
             sums = np.full(len(self._room), -np.inf)
             np.logaddexp.at(sums, group, log_p)
