@@ -1,14 +1,16 @@
 r"""Edges of lattices as columns, with a look-ahead over all segmentations of the rest.
 
-What the network gives an edge depends on all tokens before it. For the look-ahead it is
-read after one of the ways to reach the edge's node: nodes on the canonical path after
-the canonical tokens before them, others after their last few tokens. With these
-:math:`s_e`, the look-ahead of a node sums over all ways to write what follows it:
+A node of the look-ahead is a place in the string and the last token before it. What the
+network gives an edge depends on all tokens before it, and is read after one of the ways
+to reach its node: after all canonical tokens where the last one is canonical, else
+after the last few tokens. With these :math:`s_e`, the look-ahead of a node sums over
+all ways to write what follows it:
 
 .. math::
     \psi_n = \log \sum_{e: n \to m} e^{s_e + \psi_m}, \qquad \psi_{\text{final}} = 0
 
-It would be exact if the network forgot everything but where it is in the string.
+It would be exact if the network forgot everything but the last token and where it is in
+the string.
 """
 
 from __future__ import annotations
@@ -26,13 +28,12 @@ from lm_latent_eval.compiled import Booleans, Floats, Integers, compiled
 from lm_latent_eval.devices import fetched, fitting, sent
 from lm_latent_eval.networks.causal import AT_ONCE, PADDING, CausalReader, Tokens
 from lm_latent_eval.wrappers.tokens.lattice import (
-    BEGIN,
     OVERRUN,
     SegmentationLattice,
 )
 
-BEFORE = 3
-"""Number of tokens before a node that a segmentation off the canonical path is read
+BEFORE = 2
+"""Number of tokens before the last one that a node off the canonical path is read
 after."""
 LONGEST_BLOCK, BLOCKS = 8, 24
 """Most tokens of a block, and the fewest blocks of a text where one has several tokens:
@@ -66,29 +67,26 @@ class Stretch:
         size = min(LONGEST_BLOCK, max(1, len(self.canonical) // BLOCKS))
         return 1 << size.bit_length() - 1
 
-    def contexts(self) -> dict[int, Tokens]:
-        """Node off the canonical path -> last tokens of a path to it.
+    def contexts(self) -> dict[tuple[int, int], Tokens]:
+        """Place and last token, not a canonical one -> the last tokens of a path.
 
         The path leaves the canonical one by as few tokens as possible.
         """
-        path = (*self.given, *self.canonical)
         border = [self.lattice.start, *self.lattice.nodes(self.canonical)]
-        off = dict.fromkeys(border, 0)
-        last = {
-            node: path[: len(self.given) + n][-BEFORE - 1 :]
-            for n, node in enumerate(border)
-        }
+        own = {*zip(border, self.canonical, strict=False)}
+        path, first = (*self.given, *self.canonical), len(self.given)
+        last = {node: path[: first + n][-BEFORE:] for n, node in enumerate(border)}
+        off, contexts = dict.fromkeys(border, 0), dict[tuple[int, int], Tokens]()
         for node in sorted(self.lattice.fewest):
             for token, after in self.lattice.onward(node):
+                tokens = (*last[node], token)
                 if off.get(after, math.inf) > off[node] + 1:
-                    off[after] = off[node] + 1
-                    last[after] = (*last[node], token)[-BEFORE - 1 :]
-        # A network expects what texts begin with before all else.
-        return {
-            node: (*self.given[: len(tokens) > BEFORE], *tokens)
-            for node, tokens in last.items()
-            if off[node]
-        }
+                    off[after], last[after] = off[node] + 1, tokens[-BEFORE:]
+                if (node, token) not in own and not self.lattice.ends(after):
+                    # A network expects what texts begin with before all else.
+                    begin = self.given[: tokens[0] != self.given[0]]
+                    contexts[after, token] = (*begin, *tokens)
+        return contexts
 
 
 class LatticeEdges(NamedTuple):
@@ -113,33 +111,43 @@ class LatticeEdges(NamedTuple):
     """Tokens of the edges, grouped by edge."""
     first_token: Integers
     """First of them of each edge, and the end, (E + 1,)."""
+    nodes: list[dict[tuple[int, int], int]]
+    """Place and last token -> node, of each text."""
 
     @classmethod
     def of(cls, stretches: Sequence[Stretch]) -> LatticeEdges:
         first, ends, start = [0], list[bool](), list[int]()
         nexts, fewest, tokens = list[int](), list[int](), list[int]()
         canonical, first_token = list[bool](), [0]
+        every = list[dict[tuple[int, int], int]]()
         for stretch in stretches:
-            lattice, offset = stretch.lattice, len(ends) - BEGIN
-            start.append(lattice.start + offset)
+            lattice, offset = stretch.lattice, len(ends)
             path = [lattice.start, *lattice.nodes(stretch.canonical)]
             own = {*zip(path, stretch.canonical, strict=False)}
-            for node in range(BEGIN, lattice.final + 1):
-                onward = lattice.onward(node)
-                edges = [(token, [token], after) for token, after in onward]
-                if node in lattice.fewest and (over := lattice.overrun(node)):
-                    edges.append((OVERRUN, over, lattice.final))
-                for name, written, after in edges:
+            places = sorted({*lattice.fewest, lattice.final})
+            edges = {node: _onward(lattice, node) for node in places}
+            reached: dict[int, dict[int, None]] = {node: {} for node in edges}
+            reached[lattice.start][stretch.given[-1]] = None
+            for onward in edges.values():
+                for name, _, after in onward:
+                    reached[after][name] = None
+            states = [(node, last) for node in edges for last in reached[node]]
+            nodes = {state: offset + n for n, state in enumerate(states)}
+            for node, _ in states:
+                for name, written, after in edges[node]:
                     tokens += written
                     first_token.append(len(tokens))
-                    nexts.append(after + offset)
+                    nexts.append(nodes[after, name])
                     fewest.append(lattice.fewest.get(after, 0))
                     canonical.append((node, name) in own)
                 first.append(len(nexts))
                 ends.append(lattice.ends(node))
+            start.append(offset)
+            every.append(nodes)
         return cls(
             *map(np.array, (first, ends, start, nexts, fewest, canonical)),
             *map(np.array, (tokens, first_token)),
+            every,
         )
 
     def token(self, edge: Integers) -> Integers:
@@ -164,7 +172,7 @@ def expected_scores(
     """Log p of every edge after one of the ways to reach it, nats, (E,)."""
     scores = np.zeros(len(edges.nexts))
     for read in (_canonical_paths, _contexts):
-        for node, row, log_p in read(reader, stretches):
+        for node, row, log_p in read(reader, stretches, edges.nodes):
             edge, which = expanded(edges.first[node], edges.first[node + 1])
             scores[edge] = edges.log_p(log_p, row[which], edge)
     return np.maximum(scores, LEAST)
@@ -172,11 +180,12 @@ def expected_scores(
 
 @torch.inference_mode()
 def _canonical_paths(
-    reader: CausalReader, stretches: Sequence[Stretch]
+    reader: CausalReader,
+    stretches: Sequence[Stretch],
+    nodes_of: Sequence[dict[tuple[int, int], int]],
 ) -> Iterator[tuple[Integers, Integers, Tensor]]:
     """Yield nodes, their rows, and log p of next tokens of each row, (R, V)."""
     size = reader.model.config.get_text_config().vocab_size
-    offset = _offsets(stretches)
     longest = max(len(one.given + one.canonical) for one in stretches) - 1
     together = fitting(longest, size)
     for begin in range(0, len(stretches), together):
@@ -187,7 +196,9 @@ def _canonical_paths(
             ids = (*one.given, *one.canonical)[:-1]
             padded[n, : len(ids)] = ids
             path = [one.lattice.start, *one.lattice.nodes(one.canonical)][:-1]
-            nodes += [node + offset[begin + n] for node in path]
+            last = (one.given[-1], *one.canonical)
+            at = zip(path, last, strict=False)
+            nodes += [nodes_of[begin + n][state] for state in at]
             first = n * longest + len(one.given) - 1
             places += range(first, first + len(path))
         read = sent(torch.from_numpy(padded), reader.device)
@@ -202,14 +213,16 @@ def _canonical_paths(
 
 @torch.inference_mode()
 def _contexts(
-    reader: CausalReader, stretches: Sequence[Stretch]
+    reader: CausalReader,
+    stretches: Sequence[Stretch],
+    nodes_of: Sequence[dict[tuple[int, int], int]],
 ) -> Iterator[tuple[Integers, Integers, Tensor]]:
-    """Yield as ``_canonical_paths`` does, of nodes off the canonical path."""
+    """Yield as ``_canonical_paths`` does, of nodes that other tokens reach."""
     size = reader.model.config.get_text_config().vocab_size
     nodes = dict[Tokens, list[int]]()
-    for stretch, offset in zip(stretches, _offsets(stretches), strict=True):
-        for node, tokens in stretch.contexts().items():
-            nodes.setdefault(tokens, []).append(node + offset)
+    for stretch, node_of in zip(stretches, nodes_of, strict=True):
+        for state, tokens in stretch.contexts().items():
+            nodes.setdefault(tokens, []).append(node_of[state])
     by_length = dict[int, list[Tokens]]()
     for tokens in nodes:
         by_length.setdefault(len(tokens), []).append(tokens)
@@ -223,10 +236,14 @@ def _contexts(
             yield np.array([n for one in batch for n in nodes[one]]), row, log_p
 
 
-def _offsets(stretches: Sequence[Stretch]) -> Integers:
-    """Index of node 0 of each text among the nodes of all."""
-    sizes = [one.lattice.final + 1 - BEGIN for one in stretches]
-    return np.cumsum([0, *sizes[:-1]]) - BEGIN
+def _onward(
+    lattice: SegmentationLattice, node: int
+) -> list[tuple[int, list[int], int]]:
+    """Name, tokens and target of each edge of a place."""
+    edges = [(token, [token], after) for token, after in lattice.onward(node)]
+    if not lattice.ends(node) and (over := lattice.overrun(node)):
+        edges.append((OVERRUN, over, lattice.final))
+    return edges
 
 
 @compiled
