@@ -283,7 +283,8 @@ class DiscreteFilter(Estimator):
         Args:
             log_w: The row.
             num_tokens: Of the text.
-            share: What passes sum of the estimate, where the rest is known.
+            share: What passes sum of the estimate, where the rest is known; above 1 if
+                what they may all have left out adds up.
 
         Raises:
             MissedSupportError: If p is zero for all that was found and survived.

@@ -77,15 +77,18 @@ class WalkEstimator:
             raise no_probability(NEVER)
         log_w = self.log_weights(walk)
         if isinstance(self.method, DiscreteFilter):
-            share = self._share(walk, log_w)
-            estimate = self.method.estimate(log_w, num_tokens, share=share)
+            # What passes may all have left out adds up over the places of a text where
+            # others than the canonical tokens count, as the gap does.
+            gap = self._gap(walk, log_w)
+            estimate = self.method.estimate(log_w, num_tokens, share=gap)
         else:
             estimate = self.method.estimate(log_w, num_tokens)
         return self._bounded(estimate, walk)
 
     @staticmethod
-    def _share(walk: SegmentationWalk, log_w: Tensor) -> float:
-        return -math.expm1(min(walk.stretch.log_p - float(log_w[:PASSES].max()), 0.0))
+    def _gap(walk: SegmentationWalk, log_w: Tensor) -> float:
+        """What the best pass adds to the canonical segmentation, nats."""
+        return max(float(log_w[:PASSES].max()) - walk.stretch.log_p, 0.0)
 
     def difference(
         self, whole: SegmentationWalk, prefix: SegmentationWalk, num_tokens: int
@@ -97,7 +100,8 @@ class WalkEstimator:
         if isinstance(self.method, DiscreteFilter):
             exact = estimate.bound is context.bound is Bound.EXACT
             log_w[-1] = 0.0 if exact else -math.inf
-            share = max(self._share(whole, log_w), self._share(prefix, before))
+            gap = max(self._gap(whole, log_w), self._gap(prefix, before))
+            share = -math.expm1(-gap)
             difference = self.method.difference(log_w, before, num_tokens, share=share)
             if estimate.stderr is None or context.stderr is None:
                 return replace(difference, stderr=None, replicates=())
