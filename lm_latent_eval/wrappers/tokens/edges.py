@@ -95,6 +95,8 @@ class LatticeEdges(NamedTuple):
     A node's last edge may stand for all tokens that overrun a prefix.
     """
 
+    nodes: list[dict[tuple[int, int], int]]
+    """Place and last token -> node, of each text."""
     first: Integers
     """First edge of each of N nodes, and the end, (N + 1,)."""
     ends: Booleans
@@ -111,8 +113,6 @@ class LatticeEdges(NamedTuple):
     """Tokens of the edges, grouped by edge."""
     first_token: Integers
     """First of them of each edge, and the end, (E + 1,)."""
-    nodes: list[dict[tuple[int, int], int]]
-    """Place and last token -> node, of each text."""
 
     @classmethod
     def of(cls, stretches: Sequence[Stretch]) -> LatticeEdges:
@@ -145,9 +145,9 @@ class LatticeEdges(NamedTuple):
             start.append(offset)
             every.append(nodes)
         return cls(
+            every,
             *map(np.array, (first, ends, start, nexts, fewest, canonical)),
             *map(np.array, (tokens, first_token)),
-            every,
         )
 
     def token(self, edge: Integers) -> Integers:

@@ -116,7 +116,7 @@ class SegmentationSearch:
         self._scores = np.zeros(len(self._edges.nexts))
         if plan.widths is not None:
             self._scores = expected_scores(reader, stretches, self._edges)
-        first, ends, _, nexts, *_ = self._edges
+        _, first, ends, _, nexts, *_ = self._edges
         self._ahead = look_ahead(first, ends, nexts, self._scores)
         self._uniforms = Streams(keys, copies)
         self._room = np.repeat([stretch.room for stretch in stretches], copies)
