@@ -85,12 +85,13 @@ def beginning(
     groups = len(rule.kind)
     history, group = np.zeros(groups, np.int64), np.arange(groups + 1)
     if score is not None:
-        (history,) = (score > -np.inf).nonzero()
-        ends = np.arange(groups + 1) * (len(score) // groups)
-        group = np.searchsorted(history, ends)
+        table = score.reshape(groups, -1)
+        goes_on = table > -np.inf
         if num_steps == 0:
-            width = rule.places.width
-            history, group = _best_histories(history, group, score, width)
+            place = (-table).argsort(1, kind="stable").argsort(1)
+            goes_on &= place < rule.places.width[:, None]
+        (history,) = goes_on.flatten().nonzero()
+        group = np.append(0, goes_on.sum(1).cumsum())
     log_w = np.zeros((3, len(history)))
     if score is not None:
         log_w[0] = score[history]
@@ -98,18 +99,6 @@ def beginning(
     cut = ~whole if rule.unbiased else np.diff(group) > rule.places.width
     nothing = np.zeros(0, np.int64), np.zeros((1 + num_columns, 0), np.int64)
     return history, Kept(group, log_w, whole, cut, *nothing)
-
-
-def _best_histories(
-    history: Integers, group: Integers, score: Floats, width: Integers
-) -> tuple[Integers, Integers]:
-    """Return the W best histories of each group of a text that does not go on."""
-    kept = []
-    for g, most in enumerate(width):
-        mine = history[group[g] : group[g + 1]]
-        order = np.argsort(-score[mine], kind="stable")[:most]
-        kept.append(np.sort(mine[order]))
-    return np.concatenate(kept), np.cumsum([0, *map(len, kept)])
 
 
 def each_its_own(u: Floats, first: Integers, some: Integers) -> Floats:

@@ -97,15 +97,11 @@ class LookAhead(WalkTables):
         """Whom each text is expected to have mentioned before each token."""
         found = []
         for tables in self.tables:
-            before = self._before(tables)
+            unknown = np.arange(len(tables.word)) < self.cutoff
+            before = (self.follows & unknown).astype(np.float64)
             recent = expected_mentions(tables, before, self.cutoff, ROUNDS)
             found.append(Parents(recent, before, before, True))
         return found
-
-    @cached_property
-    def everybody(self) -> list[Parents]:
-        """The same if all candidates have just been mentioned."""
-        return [x._replace(recent=np.ones_like(x.recent)) for x in self.parents]
 
     @cached_property
     def beta(self) -> list[Floats]:
@@ -138,7 +134,8 @@ class LookAhead(WalkTables):
         half = without(mine, self.candidates.lesser[text].numpy())
         if not self.checks:
             return mine, half, mine
-        tables, parents = self.tables[text], self.everybody[text]
+        tables, parents = self.tables[text], self.parents[text]
+        parents = parents._replace(recent=np.ones_like(parents.recent))  # everybody
         beta = clamped(backward(tables, parents), FURTHEST)
         return mine, half, self._ranking(text, parents, beta)
 
@@ -152,11 +149,6 @@ class LookAhead(WalkTables):
         last = np.minimum(last, self.tables[text].other)
         expected: Floats = np.where(just, beta[0, last], beta[1, last]) - beta[1, 0]
         return expected
-
-    def _before(self, tables: Tables) -> Floats:
-        """Return the weight of parents from before a text, (T,)."""
-        unknown = self.follows & (np.arange(len(tables.word)) < self.cutoff)
-        return unknown.astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ class DrawnWalks(TextWalks):
         Returns:
             Mention types and nodes, (2, K, T), log q and log p, nats, (K,) each.
         """
-        windows = self._windows(history)
+        windows = self.states(history)
         drawn = np.zeros((2, *u.shape[:2]), np.int64)
         sums, t, end = np.zeros((2, len(windows))), start, start + len(u)
         first = np.ascontiguousarray(u[..., 0])
@@ -191,22 +191,18 @@ class DrawnWalks(TextWalks):
         They must be the first that these tables are asked for: all their nodes are
         listed.
         """
-        self.states(torch.cat([history, node], 1).flatten(), listed=True)
-        given = torch.stack([mention, torch.from_numpy(self._windows(node))])
+        self.states(torch.cat([history, node], 1), listed=True)
+        given = torch.stack([mention, torch.from_numpy(self.states(node))])
         (outlook,) = self.outlooks
         steps = np.ascontiguousarray(given.mT.numpy())
-        windows = self._windows(history)
+        windows = self.states(history)
         return log_q_walks(self.tables, outlook, start, windows, steps)
 
     def log_twist(self, t: int, history: Tensor) -> Floats:
         """Guess log p of the text from t on after nodes (K, cutoff), nats, (K,)."""
-        windows = self._windows(history)
+        windows = self.states(history)
         last = np.array([last_mention(window) for window in windows])
         return self.whole.log_twist(self.text, t, last, windows[:, -1] > 0)
-
-    def _windows(self, nodes: Tensor) -> Integers:
-        """Return states of nodes (K, W), which do not share memory with others."""
-        return self.states(nodes.flatten()).reshape(nodes.shape)
 
 
 # -- searches ------------------------------------------------------------------------
@@ -267,7 +263,7 @@ def _searched(
     walks: TextWalks, history: Tensor, rule: Rule, num_tokens: int, kept: Kept
 ) -> Kept:
     """Search a text, going on from the nodes before it, (H, cutoff)."""
-    windows, t = walks.states(history.flatten()).reshape(history.shape), 0
+    windows, t = walks.states(history), 0
     other, incomplete = walks.tables.other, walks.incomplete
     while t < num_tokens:
         tables, ranked = walks.tables, walks.outlooks
