@@ -23,17 +23,16 @@ from lm_latent_eval.demo import CHECKPOINT
 from lm_latent_eval.inference import cuts, discrete
 
 MODULES = {
-    "NARROWER": discrete,
-    "LONG_WORDS": discrete,
-    "LONGEST": discrete,
+    "COARSE": discrete,
+    "FINE": discrete,
+    "FINEST": discrete,
+    "AGREE": discrete,
     "LIKELY": discrete,
-    "LEAST_ERROR": discrete,
     "MOST_FOUND": discrete,
     "MOST_FOUND_SHARE": discrete,
     "WIDEST": discrete,
     "WIDEST_SHARE": discrete,
     "FEWEST": cuts,
-    "LEAST_USED": cuts,
 }
 KINDS = ("as they are", "names swapped")
 METHOD = "auto,100"

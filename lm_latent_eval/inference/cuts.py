@@ -15,7 +15,7 @@ from typing import ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
-from lm_latent_eval.devices import sent, widened
+from lm_latent_eval.devices import sent
 from lm_latent_eval.inference.pruning import CUT_LANE, GRID, thin_table
 from lm_latent_eval.inference.sorted_lists import Places
 from lm_latent_eval.latent import Uniforms
@@ -62,10 +62,8 @@ def best_of(score: Tensor, number: int) -> Tensor:
     return (rank * size - place).topk(number).indices
 
 
-FEWEST = 40
-"""Places of the widest groups, at least: what looks hopeless may be ranked wrongly."""
-LEAST_USED = 1 / 32
-"""Share of W that is used at least, so that wider groups err less in any text."""
+FEWEST = 8
+"""Places of a group, at least."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +93,8 @@ class Best:
 class Thinned:
     """Up to W of each of R groups: the best for sure, the others drawn.
 
-    As long as all choices of a group fit, all go on. Then as many do as have ``least``
-    of the total, smaller ones counted in part. Of the widest groups these are no fewer
-    than ``FEWEST`` and ``LEAST_USED`` of W, of narrower ones in proportion.
+    As long as all choices of a group fit, all go on. Then as many do as have the share
+    ``worth`` of the total, smaller ones counted in part, but no fewer than ``FEWEST``.
     """
 
     exhaustive: ClassVar[bool] = True
@@ -109,10 +106,8 @@ class Thinned:
     """Step -> (B, R, 4): of each group."""
     whole: Tensor
     """Mask of groups whose choices have all fitted so far, (B, R) bool."""
-    doubt: Tensor
-    """Error that ranks may have, nats, (B,)."""
-    places_factor: Tensor
-    """Factor of the places that each text uses at least, by its length, (B,)."""
+    worth: Tensor
+    """Share of a group's total that is worth a place, (B, R) float64."""
     num_narrow: int = 0
     """Number of groups that check the first ones, with half of what those may list."""
     num_checks: int = 0
@@ -126,15 +121,7 @@ class Thinned:
     @property
     def fewest(self) -> Tensor:
         """How many places groups use at least once anything was cut, (B, R)."""
-        share = self.places_factor * max(FEWEST / max(self.widths), LEAST_USED)
-        return (share[:, None] * torch.tensor(self.widths)).ceil().long()
-
-    @property
-    def worth(self) -> Tensor:
-        """The share of a group's total that is worth a place, (B, R) float64."""
-        share = (-widened(self.doubt)).exp()[:, None] / torch.tensor(self.widths)
-        # The number of places that a total is worth fits into an int64.
-        return share.clamp_min(1e-18)
+        return torch.full(self.whole.shape, FEWEST)
 
     def keep(self, rank: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """Choose by threshold and systematic sampling, on the host.

@@ -12,11 +12,12 @@ ahead, and cuts them to W without changing what sums over them are on average
 Every pass is unbiased for p(x), whatever the ranks are. With W large enough nothing is
 cut, and p(x) is exact.
 
-Passes that all miss the same latents agree with each other. So the estimate is made
-again, with other random numbers, by narrower passes: what width finds is what more of
-it may find. Where the proposal has another look-ahead, others, as narrow, go by that:
-they keep other latents, and what they find beyond the estimate is missing in it. Both
-are part of the error. All passes are groups of one search.
+Passes that all miss the same latents agree with each other. So other passes check them,
+with random numbers of their own: coarse and fine ones, which keep fewer places, and,
+where the proposal has another look-ahead, one that goes by that and keeps other
+latents. What fine passes find beyond coarse ones, and the other look-ahead beyond both,
+says how many places a text needs. That, and what the estimate differs by from fine
+passes, is its error. The checks choose places and add nothing to the estimate.
 
 Source: Fearnhead and Clifford (2003), "On-line inference for hidden Markov models via
 particle filters".
@@ -25,12 +26,12 @@ particle filters".
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lm_latent_eval.devices import fetched
 from lm_latent_eval.estimators import (
@@ -55,26 +56,22 @@ from lm_latent_eval.inference.particles import (
     in_pieces,
     with_mark,
 )
-from lm_latent_eval.inference.unfolding import SearchedProposal, Thinning
+from lm_latent_eval.inference.unfolding import SearchedProposal
 from lm_latent_eval.latent import offers
 
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
-CHECKS, NARROWER = 3, 2
-"""Passes of each kind that check the estimate, and how many times narrower they are.
-Passes a fourth as wide differ by their own noise more than by what wide ones miss."""
-DEGREES = PASSES - 1 + CHECKS - 1
-"""Degrees of freedom of the variance that passes and narrower passes have together."""
-LONG_WORDS, LONGEST = 100, 300
-"""In texts of more words, whose errors add up, more places are used at least, by the
-square of how many times as many words they have, no more than the second number."""
+CHECKS = 2
+"""Coarse passes, and fine ones."""
+COARSE, FINE, FINEST = 4**1, 4**3, 4**7
+"""Over 1 / W, the share of the total that is worth a place: of coarse passes, of fine
+ones, and of those that estimate where these disagree."""
+AGREE = 0.01
+"""Nats that fine passes may find beyond coarse ones, and the other look-ahead."""
+DEGREES = PASSES - 1
+"""Degrees of freedom of the variance of passes."""
 LIKELY = 0.5
-"""Ratio of the estimate's standard error to its distance from a
-check. Were it all noise, of a variance of one over W, it would be 0.48: that of the
-difference is 1 + 2 * 5 / 3 times the estimate's."""
-LEAST_ERROR = 0.3
-"""Over 1 / W, nats: what passes that agree in all err by, measured; of long texts more,
-as ``LONG_WORDS`` says."""
+"""Ratio of the estimate's standard error to its distance from a check."""
 MOST_FOUND, MOST_FOUND_SHARE = 1.0, 0.0025
 """No error is given where passes and check are further apart, in nats and as a share of
 -log p."""
@@ -86,32 +83,46 @@ WIDEST, WIDEST_SHARE = 2.0, 0.01
 class Passes(Gathered):
     """B texts with the latents that N passes have kept, up to W each.
 
-    R estimate p(x), C are narrower. If there is another look-ahead, C more go by it.
     The latents are weighted by log p(x, z), as those of a beam, (B, N W). Whether
     anything was left out, ``cut``, is known of every pass, (B, N).
     """
 
     log_f: Tensor
     """Log of one over the probability that each survived, (B, N W) float64 nats."""
+    checks: Passes | None
+    """Passes that check them, fine ones, coarse ones and one by another look-ahead;
+    None: there is no other, and fine ones are the last of the N."""
+
+    @property
+    def log_p(self) -> Tensor:
+        """What each pass estimates, (B, N) float64 nats."""
+        total = self.found.log_w + self.log_f
+        log_p: Tensor = total.unflatten(-1, (self.cut.shape[1], -1)).logsumexp(-1)
+        return log_p
 
     @property
     def log_w(self) -> Tensor:
-        """Weights as ``Weights`` reads them, (B, R + 2 C + 1) float64 nats."""
-        total = self.found.log_w + self.log_f
-        log_p = total.unflatten(-1, (self.cut.shape[1], -1)).logsumexp(-1)
-        missing = PASSES + 2 * CHECKS - log_p.shape[1]
-        log_p = F.pad(log_p, (0, missing), value=-torch.inf)
-        return with_mark(log_p, self.cut[:, :PASSES].any(1))
+        """Weights as ``Weights`` reads them, (B, R + C + 2) float64 nats."""
+        passes, narrow = self.log_p[:, :PASSES], self.log_p[:, PASSES:]
+        other = torch.full_like(passes[:, :1], -torch.inf)
+        if self.checks is not None:
+            found = self.checks.log_p
+            fine, coarse, other = found.split(CHECKS, 1)
+            narrow = torch.where(_agree(found)[:, None], coarse, fine)
+        row = torch.cat([passes, narrow, other], 1)
+        return with_mark(row, self.cut[:, :PASSES].any(1))
 
     @property
     def shares(self) -> Tensor:
-        """Weights of the latents; those of narrower passes predict nothing."""
+        """Weights of the latents; those of checks predict nothing."""
         weights = (self.found.log_w + self.log_f).clone()
         weights[:, weights.shape[1] // self.cut.shape[1] * PASSES :] = -torch.inf
         return weights
 
     def select(self, index: Tensor) -> Passes:
-        return Passes(self.found.select(index), self.cut[index], self.log_f[index])
+        found, checks = self.found.select(index), self.checks
+        there = None if checks is None else checks.select(index)
+        return Passes(found, self.cut[index], self.log_f[index], there)
 
 
 class Weights(NamedTuple):
@@ -120,21 +131,22 @@ class Weights(NamedTuple):
     passes: Tensor
     """Logarithms of independent unbiased estimates of p(x), (..., R) nats."""
     narrow: Tensor
-    """Log estimates of p(x) by half as wide passes, nats, (..., C)."""
+    """Log estimates of p(x) by passes of fewer places, nats, (..., C)."""
     other: Tensor
-    """Log estimates of p(x) by half as wide passes with another look-ahead, nats,
-    (..., C); ``-inf`` if the model has none."""
+    """The same by another look-ahead, nats, (..., 1); ``-inf`` if the model has
+    none."""
     mark: Tensor
     """0 where passes left nothing out, else ``-inf``, (..., 1)."""
 
     @classmethod
     def of(cls, log_w: Tensor) -> Weights:
-        """Read rows, (..., R + 2 C + 1)."""
-        return cls(*log_w.split([PASSES, CHECKS, CHECKS, 1], -1))
+        """Read rows, (..., R + C + 2)."""
+        checks = log_w.shape[-1] - PASSES - 2
+        return cls(*log_w.split([PASSES, checks, 1, 1], -1))
 
     @property
     def grown(self) -> float:
-        """Return the estimate less that of the half as wide passes, nats."""
+        """Return the estimate less that of passes of fewer places, nats."""
         return (log_evidence(self.passes) - log_evidence(self.narrow)).item()
 
     @property
@@ -145,7 +157,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class DiscreteFilter(Estimator):
-    """Five unbiased passes over K histories, and narrower ones that check them."""
+    """Five unbiased passes over K histories, and others that check them."""
 
     name: ClassVar[str] = "dpf"
     how: ClassVar[str] = (
@@ -173,14 +185,15 @@ class DiscreteFilter(Estimator):
         return self.num_samples // PASSES
 
     @property
-    def narrow_width(self) -> int:
-        """The width of each pass that checks."""
-        return max(1, self.width // NARROWER)
+    def check_widths(self) -> list[int]:
+        """Of fine passes, of coarse ones, and of one by another look-ahead."""
+        fine, coarse = max(1, self.width // 2), max(1, self.width // 4)
+        return [fine] * CHECKS + [coarse] * CHECKS + [fine]
 
     @property
     def beside(self) -> int:
         """Evaluations of p(x, z) beside those of the passes."""
-        return 2 * CHECKS * self.narrow_width
+        return sum(self.check_widths)
 
     @property
     def held(self) -> int:
@@ -192,47 +205,6 @@ class DiscreteFilter(Estimator):
         """Log-weights in an estimate: one a pass."""
         return PASSES
 
-    def _thinned(
-        self,
-        texts: Texts,
-        q: Any,
-        words: Tensor,
-        score: Tensor | None = None,
-        was_cut: Tensor | None = None,
-    ) -> Thinning:
-        """Search in all passes at once, whose random numbers are independent.
-
-        A word that a look-ahead did not expect moves a rank by about what a word costs.
-        What seems less probable than that is not worth a whole place: texts that fit a
-        model well need few.
-
-        Args:
-            texts: Pieces.
-            q: As the proposal encodes them.
-            words: Of the texts that they are of, on the host, (B,).
-            score: Of the latents so far, nats, (B, K); None: there are none.
-            was_cut: Whether passes have left anything out so far, (B, N).
-        """
-        proposal = texts.proposal
-        if not isinstance(proposal, SearchedProposal):
-            raise ValueError(
-                f"estimator={self.name}: the proposal {proposal.name!r} does not list "
-                "its choices step by step; use is or smc"
-            )
-        checks = CHECKS if proposal.checks else 0
-        widths = [self.width] * PASSES + [self.narrow_width] * (CHECKS + checks)
-        number = len(widths)
-        uniforms = texts.streams(number)
-        whole = torch.ones(len(texts.keys), number, dtype=torch.bool)
-        if was_cut is not None:
-            (whole,) = fetched(~was_cut.expand(-1, number))
-        factor = _places_factor(words)
-        # Each of its words may be the one that was not expected.
-        chances = words.clamp(1, LONGEST) * factor.square()
-        doubt = proposal.word_cost(q) + chances.log()
-        cut = Thinned(tuple(widths), uniforms, whole, doubt, factor, CHECKS, checks)
-        return proposal.search(q, cut, score)
-
     def extend(self, texts: Texts, after: Weighted | None) -> Passes:
         """Read on: search and thin over some more tokens.
 
@@ -240,42 +212,92 @@ class DiscreteFilter(Estimator):
             ValueError: If the proposal does not say what its steps are, or cannot stop
                 where the text does.
         """
-        if not (texts.whole or offers(texts.proposal, "advance")):
+        proposal = texts.proposal
+        if not (texts.whole or offers(proposal, "advance")):
             raise ValueError(
-                f"estimator={self.name}: the proposal {texts.proposal.name!r} reads "
+                f"estimator={self.name}: the proposal {proposal.name!r} reads "
                 "whole texts, and cannot go on after one"
             )
         if not isinstance(after, Passes):  # the beginning
             begin = as_particles(after, texts)
-            after = Passes(begin, torch.zeros_like(begin.log_w) > 0, begin.log_w)
-        _, words = texts.batch.on_host
+            after = Passes(begin, torch.zeros_like(begin.log_w) > 0, begin.log_w, None)
+        texts = texts.by(self._searched(texts).with_checks())
+        return in_pieces(texts, after, self._read)
 
-        def read(piece: Texts, before: Passes) -> Passes:
-            return self._thin(piece, before, words)
+    def _searched(self, texts: Texts) -> SearchedProposal:
+        """Return the proposal, which must be one that searches."""
+        proposal = texts.proposal
+        if not isinstance(proposal, SearchedProposal):
+            raise ValueError(
+                f"estimator={self.name}: the proposal {proposal.name!r} does not list "
+                "its choices step by step; use is or smc"
+            )
+        return proposal
 
-        return in_pieces(_with_checks(texts), after, read)
+    def _read(self, texts: Texts, before: Passes) -> Passes:
+        """Read pieces, the tokens that follow, in all passes, the checks first."""
+        q = encode(texts.proposal, texts.batch, before.found.proposal_state)
+        passes, checks = [self.width] * PASSES, self.check_widths
+        if not self._searched(texts).checks:  # nothing says that fewer places do
+            worth = _shares([FINEST] * PASSES + [FINE] * CHECKS, texts)
+            return self._thin(texts, before, q, passes + checks[:CHECKS], worth)
+        begun, checked, q_checked = (
+            before.checks is not None,
+            before.checks or before,
+            q,
+        )
+        if begun:
+            state = checked.found.proposal_state
+            q_checked = encode(texts.proposal, texts.batch, state)
+        worth = _shares([FINE] * CHECKS + [COARSE] * CHECKS + [FINE], texts)
+        found = self._thin(texts, checked, q_checked, checks, worth, checks=True)
+        agree = _agree(found.log_p).cpu()[:, None]
+        easy, hard = (_shares([over] * PASSES, texts) for over in (FINE, FINEST))
+        worth = torch.where(agree, easy, hard)
+        return replace(self._thin(texts, before, q, passes, worth), checks=found)
 
-    def _thin(self, texts: Texts, before: Passes, words: Tensor) -> Passes:
-        """Thin pieces, the tokens that follow, and weigh what survives."""
-        old = before.found
-        q = encode(texts.proposal, texts.batch, old.proposal_state)
+    def _thin(
+        self,
+        texts: Texts,
+        before: Passes,
+        q: Any,
+        widths: Sequence[int],
+        worth: Tensor,
+        *,
+        checks: bool = False,
+    ) -> Passes:
+        """Thin pieces, and weigh what survives.
+
+        Args:
+            texts: The tokens that follow.
+            before: Passes over the text so far.
+            q: The pieces as the proposal encodes them.
+            widths: Of each pass.
+            worth: Share of the total that is worth a place, times W, (B, N).
+            checks: Whether all passes check others, the last one by another look-ahead.
+        """
+        old, number = before.found, len(widths)
         begun = old.log_q.shape[1] > 1
-        score = old.log_q if begun else None
-        kept = self._thinned(texts, q, words, score, before.cut)
+        (whole,) = fetched(~before.cut.expand(-1, number))
+        # Passes that estimate have the first random numbers.
+        uniforms = texts.streams(number, PASSES * checks)
+        narrow = number - 1 if checks else number - PASSES
+        worth = worth / self.width
+        cut = Thinned(tuple(widths), uniforms, whole, worth, narrow, int(checks))
+        proposal = self._searched(texts)
+        kept = proposal.search(q, cut, old.log_q if begun else None)
         beam = kept.beam
         if not begun:  # the beginning is one, whatever pass goes on from it
             beam = replace(beam, origin=torch.zeros_like(beam.origin))
         particles = continued(texts, q, beam, old)
         log_f = kept.log_f + before.log_f.gather(1, beam.origin)
-        return Passes(particles, before.cut | kept.cut, log_f)
+        return Passes(particles, before.cut | kept.cut, log_f, None)
 
     def unbiased(self, log_w: Tensor) -> Tensor:
         """Return the logarithms of independent unbiased estimates of p(x), (R,)."""
         return Weights.of(log_w).passes
 
-    def estimate(
-        self, log_w: Tensor, num_tokens: int, *, share: float = 1.0
-    ) -> Estimate:
+    def estimate(self, log_w: Tensor, num_tokens: int) -> Estimate:
         """Return the estimate of one text's log p(x), from its row of weights.
 
         Exact where nothing was cut in any pass.
@@ -283,8 +305,6 @@ class DiscreteFilter(Estimator):
         Args:
             log_w: The row.
             num_tokens: Of the text.
-            share: What passes sum of the estimate, where the rest is known; above 1 if
-                what they may all have left out adds up.
 
         Raises:
             MissedSupportError: If p is zero for all that was found and survived.
@@ -295,15 +315,10 @@ class DiscreteFilter(Estimator):
             exact = Estimate.exact(log_p, num_tokens=num_tokens, estimator=self.name)
             return replace(exact, num_samples=self.num_samples)
         estimate = self.estimate_of_few(of.passes, num_tokens)
-        return _with_error(estimate, of.passes, of.narrow, of.grown, of.found, share)
+        return _with_error(estimate, of.passes, of.narrow, of.grown, of.found)
 
     def difference(
-        self,
-        log_w: Tensor,
-        log_w_prefix: Tensor,
-        num_tokens: int,
-        *,
-        share: float = 1.0,
+        self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
     ) -> Estimate:
         """Estimate log p(continuation | prefix), both from the same passes.
 
@@ -317,7 +332,7 @@ class DiscreteFilter(Estimator):
         grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
         narrow = of.narrow - of_prefix.narrow
         passes = of.passes - of_prefix.passes
-        checked = _with_error(estimate, passes, narrow, grown, found, share)
+        checked = _with_error(estimate, passes, narrow, grown, found)
         if checked.stderr is None:
             return checked
         replicates = influences(of.passes) - influences(of_prefix.passes)
@@ -328,38 +343,31 @@ class DiscreteFilter(Estimator):
         return stderr_of_few(super().ratio_stderr(whole, prefix), PASSES)
 
 
-def _with_checks(texts: Texts) -> Texts:
-    """Return texts with the look-ahead of passes that check, if there is one."""
-    proposal = texts.proposal
-    if isinstance(proposal, SearchedProposal):
-        return texts.by(proposal.with_checks())
-    return texts
+def _shares(over: Sequence[int], texts: Texts) -> Tensor:
+    """Return one over some numbers, for each text, (B, N)."""
+    return torch.tensor(over).double().reciprocal().expand(len(texts.keys), -1)
 
 
-def _places_factor(words: Tensor) -> Tensor:
-    """Return how many times as many places texts of so many words use at least."""
-    return (words.clamp(LONG_WORDS, LONGEST) / LONG_WORDS).square()
+def _agree(checks: Tensor) -> Tensor:
+    """Return in which texts checks agree, (B,), given what each pass finds, (B, N)."""
+    found = (part.logsumexp(1) for part in checks.split(CHECKS, 1))
+    fine, coarse, other = found
+    beyond = other - (fine - math.log(CHECKS))
+    agree: Tensor = ((fine - coarse).abs() <= AGREE) & (beyond <= AGREE)
+    return agree
 
 
 def _with_error(
-    estimate: Estimate,
-    passes: Tensor,
-    narrow: Tensor,
-    grown: float,
-    found: float,
-    share: float = 1.0,
+    estimate: Estimate, passes: Tensor, narrow: Tensor, grown: float, found: float
 ) -> Estimate:
-    """Add the error of an estimate where passes and their check agree.
-
-    Passes that agree in all may have left out the same.
+    """Add the error of an estimate where passes and their checks agree.
 
     Args:
         estimate: Without an error.
         passes: What each pass alone estimates, (R,) nats.
-        narrow: What each narrower pass does, (C,) nats.
-        grown: What the estimate is above that of narrower passes, nats.
-        found: What passes that look ahead otherwise find beyond it, nats.
-        share: What passes sum of the estimate, where the rest is known.
+        narrow: What each pass of fewer places does, (C,) nats.
+        grown: What the estimate is above that of these, nats.
+        found: What a pass that looks ahead otherwise finds beyond it, nats.
     """
     far = -estimate.log_evidence
     range_of = (passes.max() - passes.min()).item()
@@ -367,19 +375,6 @@ def _with_error(
     most = max(MOST_FOUND, MOST_FOUND_SHARE * far)
     if not (agree and abs(grown) <= most and abs(found) <= most):
         return estimate  # NaN, of a check or a pass that found nothing, included
-    drawn = stderr_of_log_normal(_variance(passes, narrow), PASSES)
-    factor = _places_factor(torch.tensor(estimate.num_tokens)).item()
-    least = LEAST_ERROR * factor * share * PASSES / estimate.num_samples
-    error = math.hypot(drawn, LIKELY * grown, LIKELY * found, least)
+    drawn = stderr_of_log_normal(passes.var(), PASSES)
+    error = math.hypot(drawn, LIKELY * grown, LIKELY * found)
     return replace(estimate, stderr=error, draws_stderr=drawn, draws_degrees=DEGREES)
-
-
-def _variance(passes: Tensor, narrow: Tensor) -> Tensor:
-    """Return the variance of a pass's logarithm, square nats, as all passes tell it.
-
-    That of a narrower pass is ``NARROWER`` times as large. Logarithms of sums over many
-    words are normal: where passes differ much, how far apart these are says how far the
-    mean errs, and the largest of a few hardly does.
-    """
-    of_passes, of_narrow = passes.var(), narrow.var() / NARROWER
-    return ((PASSES - 1) * of_passes + (CHECKS - 1) * of_narrow) / DEGREES

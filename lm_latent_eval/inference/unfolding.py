@@ -18,11 +18,6 @@ from lm_latent_eval.inference.cuts import Best, Cut
 from lm_latent_eval.inference.steps import DrawSteps, Found, Sampled, Steps
 from lm_latent_eval.latent import Beam, Draws, Proposal, Uniforms
 
-UNKNOWN_COST = 5.9
-"""Nats a word that are expected where nothing is known. At 40 words a share of 1 in
-1,500 W is then worth one of W places; when it took 1 in 300 W, twice as many intervals
-of texts that fit badly did not hold."""
-
 
 @dataclass(frozen=True)
 class Thinning:
@@ -113,16 +108,6 @@ class SearchedProposal(Proposal):
     checks: bool = False
     """Whether groups that check are ranked by another look-ahead, as ``with_checks``
     asks for."""
-
-    @property
-    def foresees(self) -> bool:
-        """Whether it is known what a word of a text will cost, see ``word_cost``."""
-        return False
-
-    def word_cost(self, encoded: Any) -> Tensor:
-        """Return what a word of each text is expected to cost, nats, (B,) float64."""
-        length = encoded.batch.on_host[1]
-        return torch.full(length.shape, UNKNOWN_COST, dtype=torch.float64)
 
     def with_checks(self) -> Self:
         """Return one that looks ahead in another way as well, for groups that check.

@@ -91,9 +91,6 @@ def _gigabytes(memory: int) -> str:
     return f"{memory // 10**9:,}.{memory // 10**8 % 10}"
 
 
-FORESEEN = 64
-"""``SearchedProposal.widening`` where it is known what words will cost, which leaves
-most places of most texts empty."""
 MIN_AUTO_SAMPLES = 20
 """Minimum K of ``auto``: fewer histories take as many seconds and miss more."""
 
@@ -115,9 +112,7 @@ def method_of(
     if name != "auto":
         return estimator_named(name, offered)(num_samples)
     one_of("estimator", name, offered)
-    histories = 1
-    if isinstance(proposal, SearchedProposal):
-        histories = FORESEEN if proposal.foresees else proposal.widening
+    histories = proposal.widening if isinstance(proposal, SearchedProposal) else 1
     if num_samples < MIN_AUTO_SAMPLES:
         _warn_of_minimum(num_samples)
     divided = -(-max(MIN_AUTO_SAMPLES, num_samples) // PASSES) * PASSES

@@ -17,15 +17,13 @@ from lm_latent_eval.estimators import (
     stderr_of_log_normal,
 )
 from lm_latent_eval.estimators.choices import is_undecided
-from lm_latent_eval.inference import BeamMarginalization, cuts, discrete, particles
+from lm_latent_eval.inference import BeamMarginalization, cuts, particles
 from lm_latent_eval.inference import steps as engine
 from lm_latent_eval.inference.cuts import FEWEST, Thinned
 from lm_latent_eval.inference.discrete import (
     CHECKS,
     DEGREES,
-    LEAST_ERROR,
     LIKELY,
-    NARROWER,
     PASSES,
     DiscreteFilter,
     Weights,
@@ -38,7 +36,6 @@ from lm_latent_eval.inference.streams import Streams
 from tests.means import weights_are_of
 from tests.test_laws import TINY_MODELS
 from tests.tiny_steps import NUM_STATES, VOCABULARY, TinyHMM, log_p, scored, tiny
-from tests.watching import watch
 
 TEXT = [4, 5, 1, 4]
 BAD = torch.tensor([[-3.0, 2.0, 0.0], [5.0, -4.0, 1.0], [0.0, 0.0, -6.0], [1.0, -1, 3]])
@@ -81,13 +78,13 @@ def test_a_cut_keeps_sums_on_average(row, number):
         assert len({*columns[those].tolist()}) == those.sum() == min(number, possible)
 
 
-def cut_of(widths: tuple[int, int], doubt: float, *factors: float) -> Thinned:
-    """Return the cut of two groups a text, of texts that take so many more places."""
-    number = len(factors)
+def cut_of(widths: tuple[int, int], *shares: float) -> Thinned:
+    """Return the cut of two groups a text, given what is worth a place in each text."""
+    number = len(shares)
     streams = Streams([*range(number)], 2)
     whole = torch.ones(number, 2, dtype=torch.bool)
-    doubts = torch.full((number,), doubt)
-    return Thinned(widths, streams, whole, doubts, torch.tensor(factors))
+    worth = torch.tensor(shares).double()[:, None].expand(-1, 2)
+    return Thinned(widths, streams, whole, worth)
 
 
 class Uneven:
@@ -118,7 +115,7 @@ class Uneven:
 
 def test_a_text_that_has_ended_keeps_what_it_has_beside_one_that_is_sure():
     """Thinning keeps the total of ranks, which is 1 here."""
-    cut = cut_of((64, 64), 0.0, 1.0, 1.0)
+    cut = cut_of((64, 64), 1 / 64, 1 / 64)
     found = engine.searched(Uneven(), cut)
     [ended, _] = found.score.unflatten(1, (2, -1)).logsumexp(2)
     torch.testing.assert_close(ended, torch.zeros(2).double())
@@ -134,53 +131,31 @@ def test_a_full_beam_is_not_called_complete():
 
 
 def test_what_a_row_keeps_does_not_depend_on_the_others():
-    """Where ranks are believed, longer texts use more places."""
     dice = torch.Generator().manual_seed(0)
     counts = torch.tensor([[300], [3], [0], [70], [16], [200]])
     rank = torch.randn(6, 300, generator=dice, dtype=torch.float64)
     rank = rank.masked_fill(torch.arange(300) >= counts, -math.inf)
-    cut = cut_of((50, 20), 0.0, 1.0, 3.0, 9.0)
+    shares = 1 / 50, 1 / 100, 1 / 200
+    cut = cut_of((50, 20), *shares)
     column, log_f = cut.keep(rank, 0)
     assert cut.whole.tolist() == [[False, True], [True, False], [True, False]]
     used = log_f > -math.inf
     assert used.sum(1).tolist()[1:] == [3, 0, 20, 16, 20]
     assert FEWEST < used[0].sum() < 50
     for row in (0, 3):
-        alone = cut_of((50, 20), 0.0, *([1.0, 3.0, 9.0][: row // 2 + 1]))
+        alone = cut_of((50, 20), *shares[: row // 2 + 1])
         some, log_some = alone.keep(rank[: 2 * (row // 2) + 2], 0)
         assert some[row, log_some[row] > -math.inf].equal(column[row, used[row]])
 
 
-@pytest.mark.parametrize(("doubt", "number"), [(2.0, FEWEST), (7.0, 60), (50.0, 80)])
-def test_a_text_without_doubt_takes_few_places(doubt, number):
-    """Of 80 a choice of e^-11 takes one where ranks may be wrong by 7 nats."""
+@pytest.mark.parametrize(("share", "number"), [(2e-3, FEWEST), (1e-5, 60), (1e-24, 80)])
+def test_a_choice_takes_a_place_if_its_share_is_worth_one(share, number):
+    """That of e^-11 is 2e-5."""
     rank = torch.tensor([[0.0, -5.0, *[-11.0] * 58, *[-40.0] * 40], [0.0] * 100])
-    column, log_f = cut_of((80, 80), doubt, 1.0).keep(rank.double(), 0)
+    column, log_f = cut_of((80, 80), share).keep(rank.double(), 0)
     used = log_f > -math.inf
     assert used.sum(1).tolist() == [number, 80]
     assert {0, 1} < {*column[0, used[0]].tolist()}
-
-
-def test_long_texts_use_more_places():
-    rank = torch.tensor([[0.0, *[-40.0] * 300]] * 4).double()
-    _, log_f = cut_of((200, 100), 2.0, 1.0, 3.5).keep(rank, 0)
-    used = (log_f > -math.inf).sum(1)
-    assert used.tolist() == [FEWEST, FEWEST / 2, 3.5 * FEWEST, 3.5 * FEWEST / 2]
-
-
-def test_which_texts_are_long(monkeypatch):
-    """Of twice as many words four times as many places, of 300 and more nine."""
-    made = watch(monkeypatch, discrete, "Thinned", lambda cut, *_: cut)
-    texts = [[4] * 200, [4] * 50, [5] * 900]
-    DiscreteFilter(PASSES).log_weights(scored(tiny(), texts, "adapted"))
-    assert len(made) > 1, "premise: the last one is read in pieces"
-    assert all(cut.places_factor.tolist() == [4.0, 1.0, 9.0] for cut in made)
-    doubt = made[0].doubt - made[0].doubt[1]
-    more = torch.tensor([4 * 4**2, 1, 6 * 9**2]).log()
-    torch.testing.assert_close(doubt, more.to(doubt))
-    for words, times in ((50, 1), (200, 4), (900, 9)):
-        found = DiscreteFilter(20).estimate(weights([-5.0] * PASSES), words)
-        assert found.stderr == pytest.approx(times * LEAST_ERROR / 4)
 
 
 def test_it_is_not_called_exact_where_one_latent_does_not_fit():
@@ -203,15 +178,16 @@ class Merging(TinyHMM):
     ("kind", "width"),
     [(TinyHMM, 2), (TinyHMM, 8), (Merging, 2)],
 )
-def test_passes_and_their_check_are_unbiased(kind, width):
+def test_passes_and_their_checks_are_unbiased(kind, width):
     """By five standard errors, whatever the ranks are, and what is merged."""
     model, copies = tiny(BAD.double() * (1 if kind is TinyHMM else 0.2), kind), 3000
     method = DiscreteFilter(PASSES * width)
-    of = Weights.of(method.log_weights(scored(model, [TEXT] * copies, "adapted")))
-    weights_are_of(log_p(model, TEXT), of.passes)
-    if method.narrow_width > 1:  # a pass of one is too uneven for this
-        weights_are_of(log_p(model, TEXT), of.narrow)
-    assert of.other.isneginf().all(), "there is no other look-ahead"
+    found = method.extend(scored(model, [TEXT] * copies, "adapted"), None)
+    passes, checks = found.log_p.split([PASSES, CHECKS], 1)
+    weights_are_of(log_p(model, TEXT), passes)
+    if width > 2:  # a pass of one is too uneven for this
+        weights_are_of(log_p(model, TEXT), checks)
+    assert Weights.of(found.log_w).other.isneginf().all(), "no other look-ahead"
 
 
 def test_as_many_places_as_there_are_futures_are_exact():
@@ -246,43 +222,38 @@ def weights(
     """
     if narrow is None:
         narrow = log_evidence(torch.tensor(passes, dtype=torch.float64)).item()
-    row = [*passes, *[narrow] * CHECKS, *[other] * CHECKS, -math.inf]
+    row = [*passes, *[narrow] * CHECKS, other, -math.inf]
     return torch.tensor(row, dtype=torch.float64)
 
 
 def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
     method, spread = DiscreteFilter(20), [-5.0, -5.5, -5.2, -5.1, -5.4]
-    same, least = method.estimate(weights(spread), 4), LEAST_ERROR / method.width
-    shared = math.sqrt((PASSES - 1) / DEGREES)  # narrower passes do not differ here
+    same = method.estimate(weights(spread), 4)
     deviation = torch.tensor(spread).std().item() / math.sqrt(PASSES)
-    assert same.draws_stderr == pytest.approx(shared * deviation, rel=0.02)
-    assert same.missed == pytest.approx(least)
+    assert same.draws_stderr == pytest.approx(deviation, rel=0.02)
+    assert same.missed == pytest.approx(0.0, abs=1e-6)
     assert same.draws_degrees == DEGREES
     assert same.bound is Bound.STOCHASTIC_LOWER
     for nats in (-0.4, 0.4):
         off = method.estimate(weights(spread, same.log_evidence + nats), 4)
         assert off.log_evidence == same.log_evidence
-        assert off.missed == pytest.approx(math.hypot(LIKELY * 0.4, least))
+        assert off.missed == pytest.approx(LIKELY * 0.4)
     for nats, found in ((0.4, 0.4), (-0.4, 0.0)):
         off = method.estimate(weights(spread, other=same.log_evidence + nats), 4)
         assert off.log_evidence == same.log_evidence
-        assert off.missed == pytest.approx(math.hypot(LIKELY * found, least))
+        assert off.missed == pytest.approx(LIKELY * found, abs=1e-6)
     uneven = weights([-3.0, -2.2, -2.8, -3.9, -3.3])
-    narrow = torch.tensor([-3.0, -2.4, -2.9])
-    uneven[PASSES : PASSES + CHECKS] = narrow
-    variance = (4 * uneven[:PASSES].var() + 2 * narrow.var() / NARROWER) / DEGREES
     assert method.estimate(uneven, 4).draws_stderr == pytest.approx(
-        stderr_of_log_normal(variance, PASSES), rel=1e-6
+        stderr_of_log_normal(uneven[:PASSES].var(), PASSES), rel=1e-6
     )
 
 
 def test_intervals_of_the_draws_hold_19_times_in_20():
-    """Of logarithms that are normal, those of narrower passes twice as variable."""
+    """Of logarithms that are normal."""
     method, number, spread = DiscreteFilter(20), 4000, 0.05
     dice = torch.Generator().manual_seed(1)
     draws = spread * torch.randn(number, PASSES + CHECKS, generator=dice).double()
-    draws[:, PASSES:] *= math.sqrt(NARROWER)
-    rest = torch.full((number, CHECKS + 1), -math.inf)
+    rest = torch.full((number, 2), -math.inf)
     held = 0
     quantile = student.ppf(0.975, DEGREES)
     for row in torch.cat([draws, rest], 1):
@@ -349,8 +320,7 @@ def test_what_is_found_beyond_text_and_context_alike_moves_no_difference():
         before = weights(context, other=-1.0 + beyond_context)
         found = method.difference(after, before, 4)
         assert found.log_evidence == pytest.approx(-4.0)
-        least = LEAST_ERROR / method.width
-        assert found.stderr == pytest.approx(math.hypot(LIKELY * missed, least))
+        assert found.stderr == pytest.approx(LIKELY * missed, abs=1e-6)
 
 
 def test_a_choice_that_there_is_not_has_no_probability():
@@ -455,11 +425,8 @@ def test_errors_are_as_large_as_other_seeds_say():
     replicates = torch.tensor([each.replicates for each in found])
     torch.testing.assert_close(replicates.mean(1), said)
     drawn = torch.tensor([each.draws_stderr for each in found]).square()
-    stderr = torch.tensor([each.stderr for each in found]).square()
-    checked = stderr - (LEAST_ERROR / method.width) ** 2
-    both = 1 + LIKELY**2 * (1 + NARROWER * PASSES / CHECKS)  # as said of LIKELY
     of_replicates = replicates.var(1) / PASSES
-    for printed, expected in ((of_replicates, 1), (drawn, 1), (checked, both)):
+    for printed, expected in ((of_replicates, 1), (drawn, 1)):
         ratio = (printed.mean() / error.mean()).item()
         noise = (printed - ratio * error).std() / math.sqrt(number) / error.mean()
         assert noise < 0.2 * expected, "premise: precise enough to notice others"

@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from lm_latent_eval.inference.cuts import Thinned
 from lm_latent_eval.inference.pruning import (
     best,
     member,
@@ -109,11 +107,10 @@ def test_each_choice_survives_by_its_share(width, share):
     assert sum(worth.values()) == pytest.approx(exact)
 
 
-def test_ranks_that_may_be_wrong_by_anything_use_all_places():
+def test_a_tiny_share_uses_all_places():
     runs, intervals = runs_of(LISTS), intervals_of(HISTORIES)
-    width, one = 3, torch.ones(1)
-    cut = Thinned((width,), lambda t: one, one > 0, 1000 * one, one)
-    places = places_of(width, 1, cut.worth.item())
+    width = 3
+    places = places_of(width, 1, 1e-18)
     items, whole = listed(runs, intervals, places, True)
     assert len(items.rank) < len(ranks_of(runs, intervals)), "premise: as above"
     keys = np.arange(len(items.rank), dtype=np.uint64)

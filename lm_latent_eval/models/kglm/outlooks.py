@@ -109,12 +109,6 @@ class LookAhead(WalkTables):
         pairs = zip(self.tables, self.parents, strict=True)
         return [clamped(backward(*pair), FURTHEST) for pair in pairs]
 
-    @property
-    def word_cost(self) -> Tensor:
-        """What a word of each text is expected to cost, nats, (B,)."""
-        cost = [-beta[0, 1, 0] / max(1, len(beta) - 1) for beta in self.beta]
-        return torch.tensor(cost, dtype=torch.float64)
-
     def twist(self, text: int) -> Outlooks:
         tables, beta = self.tables[text], self.beta[text]
         twist = by_look_ahead(tables, beta)
@@ -129,15 +123,23 @@ class LookAhead(WalkTables):
 
         return of
 
+    @cached_property
+    def rankings(self) -> list[tuple[Outlooks, ...]]:
+        """By what walks of each text are ranked, in each kind of group."""
+        found = list[tuple[Outlooks, ...]]()
+        for text, tables in enumerate(self.tables):
+            mine = other = self._ranking(text, self.parents[text], self.beta[text])
+            half = without(mine, self.candidates.lesser[text].numpy())
+            if self.checks:
+                parents = self.parents[text]
+                parents = parents._replace(recent=np.ones_like(parents.recent))
+                beta = clamped(backward(tables, parents), FURTHEST)
+                other = self._ranking(text, parents, beta)
+            found.append((mine, half, other))
+        return found
+
     def searched(self, text: int) -> tuple[Outlooks, ...]:
-        mine = self._ranking(text, self.parents[text], self.beta[text])
-        half = without(mine, self.candidates.lesser[text].numpy())
-        if not self.checks:
-            return mine, half, mine
-        tables, parents = self.tables[text], self.parents[text]
-        parents = parents._replace(recent=np.ones_like(parents.recent))  # everybody
-        beta = clamped(backward(tables, parents), FURTHEST)
-        return mine, half, self._ranking(text, parents, beta)
+        return self.rankings[text]
 
     def _ranking(self, text: int, parents: Parents, beta: Floats) -> Outlooks:
         """Return the outlook of the chain and of what entities are worth as parents."""

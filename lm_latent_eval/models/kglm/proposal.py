@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -41,21 +42,13 @@ class KGLMProposal(SearchedProposal):
     reads_target: bool
     looks_ahead: bool
     temperature: float
+    widening: ClassVar[int] = 64
     checks: bool = False
     """Whether groups that check look ahead as if every entity that the text may mention
     had just been mentioned: they keep walks whose parents the others do not expect."""
 
     def with_checks(self) -> KGLMProposal:
         return replace(self, checks=self.looks_ahead)
-
-    @property
-    def foresees(self) -> bool:
-        return self.looks_ahead
-
-    def word_cost(self, encoded: Encoded) -> Tensor:
-        if isinstance(encoded.tables, LookAhead):
-            return encoded.tables.word_cost
-        return super().word_cost(encoded)
 
     def encode(self, batch: TokenBatch, after: KGLMState | None = None) -> Encoded:
         """Read the text and score every decision of a walk."""

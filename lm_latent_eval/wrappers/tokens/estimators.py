@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.beam import BeamMarginalization, Exact
-from lm_latent_eval.inference.discrete import CHECKS, PASSES, DiscreteFilter
+from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.wrappers.base import no_probability
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
@@ -23,8 +23,15 @@ from lm_latent_eval.wrappers.tokens.search import SegmentationWalk, WalkPlan
 
 NEVER = "in every segmentation that was looked at"
 Method = BeamMarginalization | DiscreteFilter | Exact | ImportanceSampling
+CHECKS = 3
+"""Passes of half the width, which check the others."""
 LEAST_WIDTH = 2
-"""Smallest width of a pass; those of half the width check it."""
+"""Smallest width of a pass."""
+LEAST_ERROR = 0.3
+"""Over 1 / W, nats: what passes that agree in all err by, measured; of texts of more
+than ``LONG`` tokens more, by the square of how many times as many they have, no more
+than ``LONGEST``."""
+LONG, LONGEST = 100, 300
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class WalkEstimator:
             # K counts every history: R passes of W, and C of half as many.
             width = max(LEAST_WIDTH, 2 * k // (2 * PASSES + CHECKS))
             filters = DiscreteFilter(PASSES * width)
-            widths = (width,) * PASSES + (filters.narrow_width,) * CHECKS
+            widths = (width,) * PASSES + (width // 2,) * CHECKS
             return cls(filters, WalkPlan(widths, thins=True))
         # A group of one history is a draw, in proportion to its rank.
         return cls(ImportanceSampling(k), WalkPlan((1,) * k, thins=True))
@@ -62,7 +69,7 @@ class WalkEstimator:
             log_w = torch.from_numpy(np.logaddexp(walk.log_w, own))
         mark = log_w.new_full((1,), -torch.inf if walk.pruned else 0.0)
         if isinstance(self.method, DiscreteFilter):
-            none = log_w.new_full((CHECKS,), -torch.inf)  # of another look-ahead
+            none = log_w.new_full((1,), -torch.inf)  # of another look-ahead
             return torch.cat([log_w, none, mark])
         return torch.cat([log_w, mark]) if isinstance(self.method, Exact) else log_w
 
@@ -76,14 +83,27 @@ class WalkEstimator:
         if max(walk.stretch.log_p, *walk.log_w, -math.inf) == -math.inf:
             raise no_probability(NEVER)
         log_w = self.log_weights(walk)
-        if isinstance(self.method, DiscreteFilter):
-            # What passes may all have left out adds up over the places of a text where
-            # others than the canonical tokens count, as the gap does.
-            gap = self._gap(walk, log_w)
-            estimate = self.method.estimate(log_w, num_tokens, share=gap)
-        else:
-            estimate = self.method.estimate(log_w, num_tokens)
+        estimate = self.method.estimate(log_w, num_tokens)
+        # What passes may all have left out adds up over the places of a text where
+        # others than the canonical tokens count, as the gap does.
+        estimate = self._at_least(estimate, self._gap(walk, log_w))
         return self._bounded(estimate, walk)
+
+    def _at_least(self, estimate: Estimate, share: float) -> Estimate:
+        """Return an estimate whose error is no less than that of passes that agree.
+
+        Args:
+            estimate: Of a text or a continuation.
+            share: What passes sum of it, where the rest is known; above 1 if what they
+                may all have left out adds up.
+        """
+        if estimate.stderr is None or not isinstance(self.method, DiscreteFilter):
+            return estimate
+        longer = min(max(estimate.num_tokens, LONG), LONGEST) / LONG
+        least = LEAST_ERROR * longer**2 * share / self.method.width
+        exact = estimate.bound is Bound.EXACT
+        error = 0.0 if exact else math.hypot(estimate.stderr, least)
+        return replace(estimate, stderr=error)
 
     @staticmethod
     def _gap(walk: SegmentationWalk, log_w: Tensor) -> float:
@@ -101,8 +121,8 @@ class WalkEstimator:
             exact = estimate.bound is context.bound is Bound.EXACT
             log_w[-1] = 0.0 if exact else -math.inf
             gap = max(self._gap(whole, log_w), self._gap(prefix, before))
-            share = -math.expm1(-gap)
-            difference = self.method.difference(log_w, before, num_tokens, share=share)
+            difference = self.method.difference(log_w, before, num_tokens)
+            difference = self._at_least(difference, -math.expm1(-gap))
             if estimate.stderr is None or context.stderr is None:
                 return replace(difference, stderr=None, replicates=())
             return difference

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lm_latent_eval.inference import cuts, discrete
 from lm_latent_eval.inference.cuts import Best
-from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter, Weights
+from lm_latent_eval.inference.discrete import CHECKS, PASSES, DiscreteFilter
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.models.kglm import candidates, search
@@ -82,13 +83,34 @@ def test_passes_are_unbiased_whatever_is_listed(kglm, monkeypatch, few_listed, w
     log_p = exact.logsumexp(-1).item()
     many = tiny_models.batch([TEXT] * SEEDS)
     texts = Texts(kglm, kglm.proposal("adapted"), many, [*range(SEEDS)])
-    of = Weights.of(DiscreteFilter(PASSES * width).log_weights(texts))
-    assert of.mark.isneginf().all(), "premise: something is thinned"
+    found = DiscreteFilter(PASSES * width).extend(texts, None)
+    assert found.cut.any(1).all(), "premise: something is thinned"
     assert drawn, "premise: some of what is not listed survives"
-    for passes in (of.passes, of.narrow, of.other):
+    assert found.checks.log_p.shape[1] == 2 * CHECKS + 1
+    for passes in (found.log_p, *found.checks.log_p.split(CHECKS, 1)):
         weights_are_of(log_p, passes, 0.1)
     nodes = {int(n) for found in drawn for n in found[0]}
     assert nodes == {*range(2, 13)} or not few_listed
+
+
+def test_the_number_is_unbiased_where_checks_choose_the_places(kglm, monkeypatch):
+    """Of a text whose checks agree with some random numbers and not with others."""
+    monkeypatch.setattr(candidates, "FEW", 0)
+    monkeypatch.setattr(cuts, "FEWEST", 1)
+    monkeypatch.setattr(discrete, "AGREE", 0.1)
+    made = watch(monkeypatch, discrete, "Thinned", lambda cut, *_: cut)
+    batch, number, width = tiny_models.batch([TEXT] * 2000), 2000, 8
+    texts = Texts(kglm, kglm.proposal("adapted"), batch, [*range(number)])
+    found = DiscreteFilter(PASSES * width).extend(texts, None)
+    _, passes = made
+    easy = passes.worth[:, 0] == 1 / discrete.FINE / width
+    assert number / 5 < easy.sum() < number / 2, "premise: both are common"
+    assert passes.worth[~easy].eq(1 / discrete.FINEST / width).all()
+    assert easy.equal(discrete._agree(found.checks.log_p)), "checks alone choose"
+    joint = kglm.log_joint(
+        kglm.encode(tiny_models.batch([TEXT])), walks_of(kglm, len(TEXT))
+    )
+    weights_are_of(joint.logsumexp(-1).item(), found.log_p)
 
 
 def test_passes_that_read_on_are_unbiased(kglm, few_listed):
@@ -100,8 +122,8 @@ def test_passes_that_read_on_are_unbiased(kglm, few_listed):
     texts = Texts(kglm, proposal, tiny_models.batch([text] * SEEDS), [*range(SEEDS)])
     begin = Particles.begin(SEEDS, "cpu")
     read = method.extend(texts.piece(0, 2), begin)
-    of = Weights.of(method.extend(texts.piece(2, 4), read).log_w)
-    for passes in (of.passes, of.narrow, of.other):
+    found = method.extend(texts.piece(2, 4), read)
+    for passes in (found.log_p, *found.checks.log_p.split(CHECKS, 1)):
         weights_are_of(exact.logsumexp(-1).item(), passes, 0.1)
 
 
@@ -121,7 +143,8 @@ def test_narrower_passes_begin_no_mention_of_the_lesser_half(kglm, monkeypatch):
     assert left.logsumexp(-1) < log_p.logsumexp(-1) - 0.3, "premise: a difference"
     many = tiny_models.batch([TEXT] * SEEDS)
     texts = Texts(kglm, proposal, many, [*range(SEEDS)])
-    of = Weights.of(DiscreteFilter(PASSES * 8).log_weights(texts))
-    for passes in (of.passes, of.other):
+    found = DiscreteFilter(PASSES * 8).extend(texts, None)
+    for passes in (found.log_p, found.checks.log_p[:, 2 * CHECKS :]):
         weights_are_of(log_p.logsumexp(-1).item(), passes, 0.1)
-    weights_are_of(left.logsumexp(-1).item(), of.narrow, 0.1)
+    narrow = found.checks.log_p[:, : 2 * CHECKS]
+    weights_are_of(left.logsumexp(-1).item(), narrow, 0.1)

@@ -13,7 +13,6 @@ import torch
 from lm_latent_eval.inference import BeamMarginalization, DiscreteFilter, particles
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.streams import Streams
-from lm_latent_eval.inference.unfolding import UNKNOWN_COST
 from lm_latent_eval.models.kglm import candidates as named
 from lm_latent_eval.models.kglm import outlooks, parent_gains, tables
 from lm_latent_eval.models.kglm.candidates import FEWEST_WORDS, candidates_of
@@ -425,25 +424,6 @@ def test_nobody_may_be_introduced(special):
     found = method.estimate(row, len(text))
     assert found.bound == "exact"
     assert found.log_evidence == pytest.approx(log_p.item())
-
-
-def test_what_a_word_costs_is_expected_of_the_text(kglm):
-    """The chain stands in for p: what it finds is a guess, by a third of a nat here."""
-    texts = [TEXT, TEXT[::-1], []]
-    batch = TokenBatch.collate(texts, first=2)
-    every = walks_of(kglm, len(TEXT))
-    exact = [
-        kglm.log_joint(kglm.encode(batch_of(text)), every).logsumexp(-1).item()
-        for text in texts[:2]
-    ]
-    for name, cost in {
-        "adapted": [*(-log_p / len(TEXT) for log_p in exact), 0.0],
-        "prior": [UNKNOWN_COST] * 3,
-    }.items():
-        proposal = kglm.proposal(name)
-        assert proposal.foresees == (name == "adapted")
-        found = proposal.word_cost(proposal.encode(batch)).tolist()
-        assert found == pytest.approx(cost, abs=0.5)
 
 
 def test_parents_are_worth_what_the_chain_finds_with_them(monkeypatch):
