@@ -68,6 +68,9 @@ COARSE, FINE, FINEST = 4**1, 4**3, 4**7
 ones, and of those that estimate where these disagree."""
 AGREE = 0.01
 """Nats that fine passes may find beyond coarse ones, and the other look-ahead."""
+NARROWEST = 16
+"""Histories of a pass, at least, for an error to be told: of a garden path 21 of 150
+intervals by twelve did not hold, and none by sixteen."""
 DEGREES = PASSES - 1
 """Degrees of freedom of the variance of passes."""
 LIKELY = 0.5
@@ -170,6 +173,8 @@ class DiscreteFilter(Estimator):
     own_proposal: ClassVar[bool] = True
     num_samples: int
     """K, histories of all passes together."""
+    narrowest: int = NARROWEST
+    """Histories of a pass, at least, for an error to be told."""
 
     def __post_init__(self) -> None:
         """Refuse a number that cannot be divided."""
@@ -241,16 +246,12 @@ class DiscreteFilter(Estimator):
         if not self._searched(texts).checks:  # nothing says that fewer places do
             worth = _shares([FINEST] * PASSES + [FINE] * CHECKS, texts)
             return self._thin(texts, before, q, passes + checks[:CHECKS], worth)
-        begun, checked, q_checked = (
-            before.checks is not None,
-            before.checks or before,
-            q,
-        )
-        if begun:
-            state = checked.found.proposal_state
-            q_checked = encode(texts.proposal, texts.batch, state)
+        begun = before.checks or before
+        # At the beginning all go on from the same.
+        state = begun.found.proposal_state
+        again = q if begun is before else encode(texts.proposal, texts.batch, state)
         worth = _shares([FINE] * CHECKS + [COARSE] * CHECKS + [FINE], texts)
-        found = self._thin(texts, checked, q_checked, checks, worth, checks=True)
+        found = self._thin(texts, begun, again, checks, worth, checks=True)
         agree = _agree(found.log_p).cpu()[:, None]
         easy, hard = (_shares([over] * PASSES, texts) for over in (FINE, FINEST))
         worth = torch.where(agree, easy, hard)
@@ -315,7 +316,7 @@ class DiscreteFilter(Estimator):
             exact = Estimate.exact(log_p, num_tokens=num_tokens, estimator=self.name)
             return replace(exact, num_samples=self.num_samples)
         estimate = self.estimate_of_few(of.passes, num_tokens)
-        return _with_error(estimate, of.passes, of.narrow, of.grown, of.found)
+        return self._with_error(estimate, of.passes, of.narrow, of.grown, of.found)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
@@ -332,11 +333,43 @@ class DiscreteFilter(Estimator):
         grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
         narrow = of.narrow - of_prefix.narrow
         passes = of.passes - of_prefix.passes
-        checked = _with_error(estimate, passes, narrow, grown, found)
+        checked = self._with_error(estimate, passes, narrow, grown, found)
         if checked.stderr is None:
             return checked
         replicates = influences(of.passes) - influences(of_prefix.passes)
         return replace(checked, replicates=tuple(replicates.tolist()))
+
+    def _with_error(
+        self,
+        estimate: Estimate,
+        passes: Tensor,
+        narrow: Tensor,
+        grown: float,
+        found: float,
+    ) -> Estimate:
+        """Add the error of an estimate where passes and their checks agree.
+
+        Passes of less than ``narrowest`` histories agree whatever they miss.
+
+        Args:
+            estimate: Without an error.
+            passes: What each pass alone estimates, (R,) nats.
+            narrow: What each pass of fewer places does, (C,) nats.
+            grown: What the estimate is above that of these, nats.
+            found: What a pass that looks ahead otherwise finds beyond it, nats.
+        """
+        far = -estimate.log_evidence
+        range_of = (passes.max() - passes.min()).item()
+        agree = range_of <= max(WIDEST, WIDEST_SHARE * far) and narrow.isfinite().all()
+        most = max(MOST_FOUND, MOST_FOUND_SHARE * far)
+        near = abs(grown) <= most and abs(found) <= most
+        if not (agree and near and self.width >= self.narrowest):
+            return estimate  # NaN, of a check or a pass that found nothing, included
+        drawn = stderr_of_log_normal(passes.var(), PASSES)
+        error = math.hypot(drawn, LIKELY * grown, LIKELY * found)
+        return replace(
+            estimate, stderr=error, draws_stderr=drawn, draws_degrees=DEGREES
+        )
 
     def ratio_stderr(self, whole: Tensor, prefix: Tensor) -> float:
         """Return the error of a difference: of as many passes as there are."""
@@ -355,26 +388,3 @@ def _agree(checks: Tensor) -> Tensor:
     beyond = other - (fine - math.log(CHECKS))
     agree: Tensor = ((fine - coarse).abs() <= AGREE) & (beyond <= AGREE)
     return agree
-
-
-def _with_error(
-    estimate: Estimate, passes: Tensor, narrow: Tensor, grown: float, found: float
-) -> Estimate:
-    """Add the error of an estimate where passes and their checks agree.
-
-    Args:
-        estimate: Without an error.
-        passes: What each pass alone estimates, (R,) nats.
-        narrow: What each pass of fewer places does, (C,) nats.
-        grown: What the estimate is above that of these, nats.
-        found: What a pass that looks ahead otherwise finds beyond it, nats.
-    """
-    far = -estimate.log_evidence
-    range_of = (passes.max() - passes.min()).item()
-    agree = range_of <= max(WIDEST, WIDEST_SHARE * far) and narrow.isfinite().all()
-    most = max(MOST_FOUND, MOST_FOUND_SHARE * far)
-    if not (agree and abs(grown) <= most and abs(found) <= most):
-        return estimate  # NaN, of a check or a pass that found nothing, included
-    drawn = stderr_of_log_normal(passes.var(), PASSES)
-    error = math.hypot(drawn, LIKELY * grown, LIKELY * found)
-    return replace(estimate, stderr=error, draws_stderr=drawn, draws_degrees=DEGREES)

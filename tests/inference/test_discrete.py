@@ -227,7 +227,7 @@ def weights(
 
 
 def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
-    method, spread = DiscreteFilter(20), [-5.0, -5.5, -5.2, -5.1, -5.4]
+    method, spread = DiscreteFilter(80), [-5.0, -5.5, -5.2, -5.1, -5.4]
     same = method.estimate(weights(spread), 4)
     deviation = torch.tensor(spread).std().item() / math.sqrt(PASSES)
     assert same.draws_stderr == pytest.approx(deviation, rel=0.02)
@@ -250,7 +250,7 @@ def test_the_error_is_of_the_passes_and_of_what_the_check_differs_by():
 
 def test_intervals_of_the_draws_hold_19_times_in_20():
     """Of logarithms that are normal."""
-    method, number, spread = DiscreteFilter(20), 4000, 0.05
+    method, number, spread = DiscreteFilter(80), 4000, 0.05
     dice = torch.Generator().manual_seed(1)
     draws = spread * torch.randn(number, PASSES + CHECKS, generator=dice).double()
     rest = torch.full((number, 2), -math.inf)
@@ -314,7 +314,7 @@ def test_a_continuation_is_a_ratio_of_the_same_passes():
 
 
 def test_what_is_found_beyond_text_and_context_alike_moves_no_difference():
-    method, context, whole = DiscreteFilter(20), [-1.0] * PASSES, [-5.0] * PASSES
+    method, context, whole = DiscreteFilter(80), [-1.0] * PASSES, [-5.0] * PASSES
     for beyond_context, beyond_text, missed in ((0.0, 0.4, 0.4), (0.4, 0.4, 0.0)):
         after = weights(whole, other=-5.0 + beyond_text)
         before = weights(context, other=-1.0 + beyond_context)

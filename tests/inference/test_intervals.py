@@ -13,7 +13,7 @@ from torch import Tensor
 from lm_latent_eval.estimators import certified_log_likelihood, log_evidence
 from lm_latent_eval.estimators import estimate as estimate_module
 from lm_latent_eval.inference import DiscreteFilter, ImportanceSampling
-from lm_latent_eval.inference.discrete import PASSES
+from lm_latent_eval.inference.discrete import NARROWEST, PASSES
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.latent import Draws, LatentLM, Proposal
 from lm_latent_eval.testing.case import keys
@@ -137,7 +137,7 @@ def test_draws_alone_print_no_error(share):
 def test_intervals_of_models_whose_latents_can_be_listed(name):
     case, _, proposal = opened(name)
     text = case.readable(proposal)[5]
-    method, truth = DiscreteFilter(2 * PASSES), case.log_p(text).item()
+    method, truth = DiscreteFilter(NARROWEST * PASSES), case.log_p(text).item()
     rows = case.log_weights(method, proposal, [text] * 500)
     covered, printed = coverage([method.estimate(row, 3) for row in rows], truth)
     assert printed == 0 or covered >= 0.93 - 3 * math.sqrt(0.93 * 0.07 / 500 / printed)

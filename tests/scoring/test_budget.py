@@ -21,7 +21,7 @@ def model(kglm_directory):
 
 def test_an_upper_bound_takes_draws_of_its_own(model):
     def scored(**how):
-        options = ScoringOptions.parse({"num_samples": 20, "estimator": "dpf", **how})
+        options = ScoringOptions.parse({"num_samples": 100, "estimator": "dpf", **how})
         scorer = Scorer(model.checkpoint, options, quiet=True)
         [answer] = scorer.score_texts([Query(0, "a", "Ada saw the fox")])
         return answer

@@ -15,7 +15,12 @@ from torch import Tensor
 
 from lm_latent_eval.estimators import Bound, Estimate
 from lm_latent_eval.inference.beam import BeamMarginalization, Exact
-from lm_latent_eval.inference.discrete import PASSES, DiscreteFilter
+from lm_latent_eval.inference.discrete import (
+    MOST_FOUND,
+    MOST_FOUND_SHARE,
+    PASSES,
+    DiscreteFilter,
+)
 from lm_latent_eval.inference.importance import ImportanceSampling
 from lm_latent_eval.wrappers.base import no_probability
 from lm_latent_eval.wrappers.tokens.options import TokensOptions
@@ -51,7 +56,7 @@ class WalkEstimator:
         if name == "dpf":
             # K counts every history: R passes of W, and C of half as many.
             width = max(LEAST_WIDTH, 2 * k // (2 * PASSES + CHECKS))
-            filters = DiscreteFilter(PASSES * width)
+            filters = DiscreteFilter(PASSES * width, narrowest=LEAST_WIDTH)
             widths = (width,) * PASSES + (width // 2,) * CHECKS
             return cls(filters, WalkPlan(widths, thins=True))
         # A group of one history is a draw, in proportion to its rank.
@@ -92,6 +97,8 @@ class WalkEstimator:
     def _at_least(self, estimate: Estimate, share: float) -> Estimate:
         """Return an estimate whose error is no less than that of passes that agree.
 
+        Where it is more than checks may find, there is none.
+
         Args:
             estimate: Of a text or a continuation.
             share: What passes sum of it, where the rest is known; above 1 if what they
@@ -101,8 +108,11 @@ class WalkEstimator:
             return estimate
         longer = min(max(estimate.num_tokens, LONG), LONGEST) / LONG
         least = LEAST_ERROR * longer**2 * share / self.method.width
-        exact = estimate.bound is Bound.EXACT
-        error = 0.0 if exact else math.hypot(estimate.stderr, least)
+        if estimate.bound is Bound.EXACT:
+            return replace(estimate, stderr=0.0)
+        error = math.hypot(estimate.stderr, least)
+        if error > max(MOST_FOUND, -MOST_FOUND_SHARE * estimate.log_evidence):
+            return replace(estimate, stderr=None, replicates=())
         return replace(estimate, stderr=error)
 
     @staticmethod
