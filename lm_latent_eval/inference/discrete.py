@@ -14,7 +14,7 @@ cut, and p(x) is exact.
 
 Passes that all miss the same latents agree with each other. So other passes check them,
 with random numbers of their own: coarse and fine ones, which keep fewer places, and,
-where the proposal has another look-ahead, one that goes by that and keeps other
+where the proposal has another look-ahead, some that go by that and keep other
 latents. What fine passes find beyond coarse ones, and the other look-ahead beyond both,
 says how many places a text needs. That, and what the estimate differs by from fine
 passes, is its error. The checks choose places and add nothing to the estimate.
@@ -61,8 +61,9 @@ from lm_latent_eval.latent import offers
 
 PASSES = 5
 """Independent passes: the fewest whose spread says how far they err."""
-CHECKS = 2
-"""Coarse passes, and fine ones."""
+CHECKS, OTHERS = 2, 3
+"""Coarse passes, and as many fine ones; and passes by another look-ahead. One of these
+may be nats above log p: of a demonstration text one in five is."""
 COARSE, FINE, FINEST = 4**1, 4**3, 4**7
 """Over 1 / W, the share of the total that is worth a place: of coarse passes, of fine
 ones, and of those that estimate where these disagree."""
@@ -93,7 +94,7 @@ class Passes(Gathered):
     log_f: Tensor
     """Log of one over the probability that each survived, (B, N W) float64 nats."""
     checks: Passes | None
-    """Passes that check them, fine ones, coarse ones and one by another look-ahead;
+    """Passes that check them, fine ones, coarse ones and some by another look-ahead;
     None: there is no other, and fine ones are the last of the N."""
 
     @property
@@ -105,12 +106,12 @@ class Passes(Gathered):
 
     @property
     def log_w(self) -> Tensor:
-        """Weights as ``Weights`` reads them, (B, R + C + 2) float64 nats."""
+        """Weights as ``Weights`` reads them, (B, R + C + O + 1) float64 nats."""
         passes, narrow = self.log_p[:, :PASSES], self.log_p[:, PASSES:]
-        other = torch.full_like(passes[:, :1], -torch.inf)
+        other = torch.full_like(passes[:, :OTHERS], -torch.inf)
         if self.checks is not None:
             found = self.checks.log_p
-            fine, coarse, other = found.split(CHECKS, 1)
+            fine, coarse, other = found.split([CHECKS, CHECKS, OTHERS], 1)
             narrow = torch.where(_agree(found)[:, None], coarse, fine)
         row = torch.cat([passes, narrow, other], 1)
         return with_mark(row, self.cut[:, :PASSES].any(1))
@@ -136,16 +137,16 @@ class Weights(NamedTuple):
     narrow: Tensor
     """Log estimates of p(x) by passes of fewer places, nats, (..., C)."""
     other: Tensor
-    """The same by another look-ahead, nats, (..., 1); ``-inf`` if the model has
+    """The same by another look-ahead, nats, (..., O); ``-inf`` if the model has
     none."""
     mark: Tensor
     """0 where passes left nothing out, else ``-inf``, (..., 1)."""
 
     @classmethod
     def of(cls, log_w: Tensor) -> Weights:
-        """Read rows, (..., R + C + 2)."""
-        checks = log_w.shape[-1] - PASSES - 2
-        return cls(*log_w.split([PASSES, checks, 1, 1], -1))
+        """Read rows, (..., R + C + O + 1)."""
+        checks = log_w.shape[-1] - PASSES - OTHERS - 1
+        return cls(*log_w.split([PASSES, checks, OTHERS, 1], -1))
 
     @property
     def grown(self) -> float:
@@ -156,6 +157,11 @@ class Weights(NamedTuple):
     def found(self) -> float:
         """Return what passes that look ahead otherwise find beyond it, nats."""
         return max(0.0, (log_evidence(self.other) - log_evidence(self.passes)).item())
+
+    @property
+    def surely(self) -> float:
+        """Return what each of these finds beyond it, nats."""
+        return max(0.0, (self.other.min() - log_evidence(self.passes)).item())
 
 
 @dataclass(frozen=True)
@@ -191,9 +197,9 @@ class DiscreteFilter(Estimator):
 
     @property
     def check_widths(self) -> list[int]:
-        """Of fine passes, of coarse ones, and of one by another look-ahead."""
+        """Of fine passes, of coarse ones, and of those by another look-ahead."""
         fine, coarse = max(1, self.width // 2), max(1, self.width // 4)
-        return [fine] * CHECKS + [coarse] * CHECKS + [fine]
+        return [fine] * CHECKS + [coarse] * CHECKS + [fine] * OTHERS
 
     @property
     def beside(self) -> int:
@@ -250,7 +256,8 @@ class DiscreteFilter(Estimator):
         # At the beginning all go on from the same.
         state = begun.found.proposal_state
         again = q if begun is before else encode(texts.proposal, texts.batch, state)
-        worth = _shares([FINE] * CHECKS + [COARSE] * CHECKS + [FINE], texts)
+        over = [FINE] * CHECKS + [COARSE] * CHECKS + [FINE] * OTHERS
+        worth = _shares(over, texts)
         found = self._thin(texts, begun, again, checks, worth, checks=True)
         agree = _agree(found.log_p).cpu()[:, None]
         easy, hard = (_shares([over] * PASSES, texts) for over in (FINE, FINEST))
@@ -275,16 +282,17 @@ class DiscreteFilter(Estimator):
             q: The pieces as the proposal encodes them.
             widths: Of each pass.
             worth: Share of the total that is worth a place, times W, (B, N).
-            checks: Whether all passes check others, the last one by another look-ahead.
+            checks: Whether all passes check others, the last by another look-ahead.
         """
         old, number = before.found, len(widths)
         begun = old.log_q.shape[1] > 1
         (whole,) = fetched(~before.cut.expand(-1, number))
         # Passes that estimate have the first random numbers.
         uniforms = texts.streams(number, PASSES * checks)
-        narrow = number - 1 if checks else number - PASSES
+        others = OTHERS * checks
+        narrow = number - others if checks else number - PASSES
         worth = worth / self.width
-        cut = Thinned(tuple(widths), uniforms, whole, worth, narrow, int(checks))
+        cut = Thinned(tuple(widths), uniforms, whole, worth, narrow, others)
         proposal = self._searched(texts)
         kept = proposal.search(q, cut, old.log_q if begun else None)
         beam = kept.beam
@@ -316,7 +324,8 @@ class DiscreteFilter(Estimator):
             exact = Estimate.exact(log_p, num_tokens=num_tokens, estimator=self.name)
             return replace(exact, num_samples=self.num_samples)
         estimate = self.estimate_of_few(of.passes, num_tokens)
-        return self._with_error(estimate, of.passes, of.narrow, of.grown, of.found)
+        apart = of.grown, of.surely
+        return self._with_error(estimate, of.passes, of.narrow, apart, of.found)
 
     def difference(
         self, log_w: Tensor, log_w_prefix: Tensor, num_tokens: int
@@ -333,7 +342,8 @@ class DiscreteFilter(Estimator):
         grown, found = of.grown - of_prefix.grown, of.found - of_prefix.found
         narrow = of.narrow - of_prefix.narrow
         passes = of.passes - of_prefix.passes
-        checked = self._with_error(estimate, passes, narrow, grown, found)
+        apart = grown, of.surely - of_prefix.surely
+        checked = self._with_error(estimate, passes, narrow, apart, found)
         if checked.stderr is None:
             return checked
         replicates = influences(of.passes) - influences(of_prefix.passes)
@@ -344,7 +354,7 @@ class DiscreteFilter(Estimator):
         estimate: Estimate,
         passes: Tensor,
         narrow: Tensor,
-        grown: float,
+        apart: tuple[float, float],
         found: float,
     ) -> Estimate:
         """Add the error of an estimate where passes and their checks agree.
@@ -355,18 +365,19 @@ class DiscreteFilter(Estimator):
             estimate: Without an error.
             passes: What each pass alone estimates, (R,) nats.
             narrow: What each pass of fewer places does, (C,) nats.
-            grown: What the estimate is above that of these, nats.
-            found: What a pass that looks ahead otherwise finds beyond it, nats.
+            apart: What the estimate is above that of these, and what each pass that
+                looks ahead otherwise finds beyond it, nats.
+            found: What passes that look ahead otherwise find beyond it, nats.
         """
         far = -estimate.log_evidence
         range_of = (passes.max() - passes.min()).item()
         agree = range_of <= max(WIDEST, WIDEST_SHARE * far) and narrow.isfinite().all()
         most = max(MOST_FOUND, MOST_FOUND_SHARE * far)
-        near = abs(grown) <= most and abs(found) <= most
+        near = all(abs(nats) <= most for nats in apart)
         if not (agree and near and self.width >= self.narrowest):
             return estimate  # NaN, of a check or a pass that found nothing, included
         drawn = stderr_of_log_normal(passes.var(), PASSES)
-        error = math.hypot(drawn, LIKELY * grown, LIKELY * found)
+        error = math.hypot(drawn, LIKELY * apart[0], LIKELY * found)
         return replace(
             estimate, stderr=error, draws_stderr=drawn, draws_degrees=DEGREES
         )
@@ -383,8 +394,10 @@ def _shares(over: Sequence[int], texts: Texts) -> Tensor:
 
 def _agree(checks: Tensor) -> Tensor:
     """Return in which texts checks agree, (B,), given what each pass finds, (B, N)."""
-    found = (part.logsumexp(1) for part in checks.split(CHECKS, 1))
-    fine, coarse, other = found
-    beyond = other - (fine - math.log(CHECKS))
+    parts = checks.split([CHECKS, CHECKS, OTHERS], 1)
+    fine, coarse, other = (
+        part.logsumexp(1) - math.log(part.shape[1]) for part in parts
+    )
+    beyond = other - fine
     agree: Tensor = ((fine - coarse).abs() <= AGREE) & (beyond <= AGREE)
     return agree

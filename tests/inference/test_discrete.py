@@ -24,6 +24,7 @@ from lm_latent_eval.inference.discrete import (
     CHECKS,
     DEGREES,
     LIKELY,
+    OTHERS,
     PASSES,
     DiscreteFilter,
     Weights,
@@ -222,7 +223,7 @@ def weights(
     """
     if narrow is None:
         narrow = log_evidence(torch.tensor(passes, dtype=torch.float64)).item()
-    row = [*passes, *[narrow] * CHECKS, other, -math.inf]
+    row = [*passes, *[narrow] * CHECKS, *[other] * OTHERS, -math.inf]
     return torch.tensor(row, dtype=torch.float64)
 
 
@@ -253,7 +254,7 @@ def test_intervals_of_the_draws_hold_19_times_in_20():
     method, number, spread = DiscreteFilter(80), 4000, 0.05
     dice = torch.Generator().manual_seed(1)
     draws = spread * torch.randn(number, PASSES + CHECKS, generator=dice).double()
-    rest = torch.full((number, 2), -math.inf)
+    rest = torch.full((number, OTHERS + 1), -math.inf)
     held = 0
     quantile = student.ppf(0.975, DEGREES)
     for row in torch.cat([draws, rest], 1):

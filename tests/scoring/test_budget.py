@@ -102,8 +102,8 @@ def test_all_estimates_have_to_fit_together(model, monkeypatch):
     # Of 10^12: 88 bytes a weight of the text at work, 8 a draw of each estimate.
     with pytest.raises(ValueError, match=r"take 104,000\.0 GB.*, or score fewer texts"):
         model.log_likelihood(TEXTS, num_samples=10**12, estimator="is")
-    # 6,400 histories in passes, 2,560 in those that check them.
-    need = 8960 * 88 + 8960 * 16 * 6 + 5 * 8 * 2
+    # 6,400 histories in passes, 3,840 in those that check them.
+    need = 10240 * 88 + 10240 * 16 * 6 + 5 * 8 * 2
     monkeypatch.setattr(budget, "machine_memory", lambda: need)
     assert len(model.log_likelihood(TEXTS, num_samples=100)) == 2
     with pytest.raises(ValueError, match="score fewer texts"):

@@ -18,6 +18,7 @@ from lm_latent_eval.inference.beam import BeamMarginalization, Exact
 from lm_latent_eval.inference.discrete import (
     MOST_FOUND,
     MOST_FOUND_SHARE,
+    OTHERS,
     PASSES,
     DiscreteFilter,
 )
@@ -74,7 +75,7 @@ class WalkEstimator:
             log_w = torch.from_numpy(np.logaddexp(walk.log_w, own))
         mark = log_w.new_full((1,), -torch.inf if walk.pruned else 0.0)
         if isinstance(self.method, DiscreteFilter):
-            none = log_w.new_full((1,), -torch.inf)  # of another look-ahead
+            none = log_w.new_full((OTHERS,), -torch.inf)  # of another look-ahead
             return torch.cat([log_w, none, mark])
         return torch.cat([log_w, mark]) if isinstance(self.method, Exact) else log_w
 

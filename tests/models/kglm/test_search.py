@@ -7,7 +7,7 @@ import torch
 
 from lm_latent_eval.inference import cuts, discrete
 from lm_latent_eval.inference.cuts import Best
-from lm_latent_eval.inference.discrete import CHECKS, PASSES, DiscreteFilter
+from lm_latent_eval.inference.discrete import CHECKS, OTHERS, PASSES, DiscreteFilter
 from lm_latent_eval.inference.interface import Texts
 from lm_latent_eval.inference.particles import Particles
 from lm_latent_eval.models.kglm import candidates, search
@@ -86,8 +86,8 @@ def test_passes_are_unbiased_whatever_is_listed(kglm, monkeypatch, few_listed, w
     found = DiscreteFilter(PASSES * width).extend(texts, None)
     assert found.cut.any(1).all(), "premise: something is thinned"
     assert drawn, "premise: some of what is not listed survives"
-    assert found.checks.log_p.shape[1] == 2 * CHECKS + 1
-    for passes in (found.log_p, *found.checks.log_p.split(CHECKS, 1)):
+    assert found.checks.log_p.shape[1] == 2 * CHECKS + OTHERS
+    for passes in (found.log_p, *found.checks.log_p.split([CHECKS, CHECKS, OTHERS], 1)):
         weights_are_of(log_p, passes, 0.1)
     nodes = {int(n) for found in drawn for n in found[0]}
     assert nodes == {*range(2, 13)} or not few_listed
@@ -123,7 +123,7 @@ def test_passes_that_read_on_are_unbiased(kglm, few_listed):
     begin = Particles.begin(SEEDS, "cpu")
     read = method.extend(texts.piece(0, 2), begin)
     found = method.extend(texts.piece(2, 4), read)
-    for passes in (found.log_p, *found.checks.log_p.split(CHECKS, 1)):
+    for passes in (found.log_p, *found.checks.log_p.split([CHECKS, CHECKS, OTHERS], 1)):
         weights_are_of(exact.logsumexp(-1).item(), passes, 0.1)
 
 
