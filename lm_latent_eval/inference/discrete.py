@@ -137,8 +137,8 @@ class Weights(NamedTuple):
     narrow: Tensor
     """Log estimates of p(x) by passes of fewer places, nats, (..., C)."""
     other: Tensor
-    """The same by another look-ahead, nats, (..., O); ``-inf`` if the model has
-    none."""
+    """Log estimates of p(x) by another look-ahead, nats, (..., O); ``-inf`` if the
+    model has none."""
     mark: Tensor
     """0 where passes left nothing out, else ``-inf``, (..., 1)."""
 

@@ -47,10 +47,10 @@ class Kept(NamedTuple):
     cut: Booleans
     """Whether anything may have been left out, (G,)."""
     ends: Integers
-    """Where the survivors of each step end among all, (t,)."""
+    """Ends of the survivors of each step among all, (t,)."""
     links: Integers
-    """Of all survivors of all steps, and room for more: the history that each
-    continues, and what it decided, (1 + columns, M)."""
+    """Histories that the survivors of all steps continue, and what each decided, with
+    room for more, (1 + columns, M)."""
 
 
 def rules(cut: Cut, num_texts: int, num_steps: int) -> list[Rule]:
